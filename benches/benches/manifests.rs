@@ -11,7 +11,7 @@ use aliquot_benches::fleet::{Ask, Fleet, H100_NODE, claim, yaml};
 use aliquot_benches::measure::{Effort, Spread, computed, figures};
 use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_core::offer::LayoutKind;
-use aliquot_driver::cli::{self, Colour, Progress, Screen, Terminal};
+use aliquot_driver::cli::{self, Colour, Progress, RedrawMode, Terminal};
 use aliquot_driver::manifest::{self, Object};
 
 const LAYOUTS: [(LayoutKind, &str); 5] = [
@@ -110,7 +110,7 @@ fn devices(report: &mut Report, effort: Effort) -> Result<(), String> {
                 input: &mut std::io::empty(),
                 colour: Colour::Off,
                 progress: Progress::Off,
-                screen: Screen::None,
+                screen: RedrawMode::None,
             };
             match cli::run(arguments.clone(), &mut terminal) {
                 0 => Ok(()),

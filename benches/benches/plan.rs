@@ -20,7 +20,7 @@ use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_core::allocate::{Candidates, World};
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::LayoutKind;
-use aliquot_driver::cli::{self, Colour, Progress, Screen, Terminal};
+use aliquot_driver::cli::{self, Colour, Progress, RedrawMode, Terminal};
 use aliquot_driver::manifest::Object;
 
 /// The plan that is promised in a second: cards and claims.
@@ -94,7 +94,7 @@ fn command(cards: usize, claims_count: usize, rounds: usize) -> Result<Spread, S
                 input: &mut std::io::empty(),
                 colour: Colour::Off,
                 progress: Progress::Off,
-                screen: Screen::None,
+                screen: RedrawMode::None,
             };
             cli::run(arguments.clone(), &mut terminal)
         });

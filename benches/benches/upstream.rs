@@ -22,7 +22,7 @@ use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_core::allocate::{NodeIndex, World};
 use aliquot_core::dra::{Node, ResourceClaim};
 use aliquot_core::offer::LayoutKind;
-use aliquot_driver::manifest::{self, Severity};
+use aliquot_driver::manifest::{self, ProblemSeverity};
 use aliquot_tests::oracle::Oracle;
 use serde_json::{Value, json};
 
@@ -97,7 +97,7 @@ fn claims_that_fit(fleet: &Fleet, ask: Ask) -> Result<Vec<ResourceClaim>, String
 /// Reads a text, makes a world of it and places its claims.
 fn from_yaml(text: &str) -> Result<usize, String> {
     let (manifests, problems) = manifest::read("bench", text);
-    if let Some(problem) = problems.iter().find(|problem| problem.severity == Severity::Error) {
+    if let Some(problem) = problems.iter().find(|problem| problem.severity == ProblemSeverity::Error) {
         return Err(problem.to_string());
     }
     let nodes = vec![Node { name: "node-00000".to_owned(), labels: BTreeMap::new() }];

@@ -131,13 +131,13 @@ pub enum StoreError {
         claim: ClaimUid,
         /// What is wrong with it.
         #[source]
-        source: Kept,
+        source: ForeignFile,
     },
 }
 
 /// Why a file with our prefix is not taken for ours, and is left alone.
 #[derive(Debug, Error)]
-pub enum Kept {
+pub enum ForeignFile {
     /// After our prefix comes something else than a claim uid and `.json`.
     #[error("{}: the name is not {PREFIX}<claim uid>{SUFFIX}; kept", path.display())]
     Name {
@@ -211,7 +211,7 @@ pub struct Listing {
     /// Claims with a file of ours, in order.
     pub claims: Vec<ClaimUid>,
     /// What is left alone, and why, in the order of paths.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<ForeignFile>,
     /// Temp files of interrupted writes, in the order of paths.
     temps: Vec<PathBuf>,
 }
@@ -224,7 +224,7 @@ pub struct Collection {
     /// Interrupted writes with their temp file removed.
     pub temps_removed: usize,
     /// What is left alone, and why.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<ForeignFile>,
 }
 
 /// A directory of CDI files.
@@ -306,7 +306,7 @@ impl CdiDir {
     /// not looked at.
     ///
     /// # Errors
-    /// [`StoreError::Disk`] when the directory cannot be read; a file that cannot be read is [`Kept`].
+    /// [`StoreError::Disk`] when the directory cannot be read; a file that cannot be read is [`ForeignFile`].
     pub fn list(&self) -> Result<Listing, StoreError> {
         let disk =
             |source| StoreError::Disk { path: self.dir.clone(), step: DiskStep::ReadDirectory, source };
@@ -327,11 +327,11 @@ impl CdiDir {
             if is_temp(&name) {
                 match fs::symlink_metadata(&path) {
                     Ok(metadata) if metadata.is_file() => listing.temps.push(path),
-                    Ok(_) => listing.kept.push(Kept::NotAFile { path }),
-                    Err(source) => listing.kept.push(Kept::Unreadable { path, source }),
+                    Ok(_) => listing.kept.push(ForeignFile::NotAFile { path }),
+                    Err(source) => listing.kept.push(ForeignFile::Unreadable { path, source }),
                 }
             } else if name.starts_with(PREFIX) {
-                match claim_of(&name).ok_or_else(|| Kept::Name { path: path.clone() }) {
+                match claim_of(&name).ok_or_else(|| ForeignFile::Name { path: path.clone() }) {
                     Ok(claim) => match read_ours(&path, &claim) {
                         Ok(_) => listing.claims.push(claim),
                         Err(kept) => listing.kept.push(kept),
@@ -424,27 +424,28 @@ fn is_temp(name: &str) -> bool {
 }
 
 /// Reads a file and makes sure that it is what we wrote for `claim`.
-fn read_ours(path: &Path, claim: &ClaimUid) -> Result<Spec, Kept> {
-    let unreadable = |source| Kept::Unreadable { path: path.to_owned(), source };
+fn read_ours(path: &Path, claim: &ClaimUid) -> Result<Spec, ForeignFile> {
+    let unreadable = |source| ForeignFile::Unreadable { path: path.to_owned(), source };
     let metadata = fs::symlink_metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err(Kept::NotAFile { path: path.to_owned() });
+        return Err(ForeignFile::NotAFile { path: path.to_owned() });
     }
     if metadata.len() > FILE_BYTES_MAX {
-        return Err(Kept::TooLarge { path: path.to_owned(), bytes: metadata.len() });
+        return Err(ForeignFile::TooLarge { path: path.to_owned(), bytes: metadata.len() });
     }
     let mut text = String::new();
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
         .map_err(unreadable)?;
-    let spec = Spec::parse(&text).map_err(|source| Kept::NotASpec { path: path.to_owned(), source })?;
+    let spec =
+        Spec::parse(&text).map_err(|source| ForeignFile::NotASpec { path: path.to_owned(), source })?;
     if spec.kind != Kind::claim() {
-        return Err(Kept::Kind { path: path.to_owned(), found: spec.kind });
+        return Err(ForeignFile::Kind { path: path.to_owned(), found: spec.kind });
     }
     let start = format!("{claim}-");
     if let Some(device) = spec.devices.iter().find(|device| !device.name.as_str().starts_with(&start)) {
         let (path, claim, device) = (path.to_owned(), claim.clone(), device.name.clone());
-        return Err(Kept::OtherClaim { path, claim, device });
+        return Err(ForeignFile::OtherClaim { path, claim, device });
     }
     Ok(spec)
 }

@@ -108,7 +108,7 @@ impl Report {
         if spec.cdi_version >= lowest {
             return;
         }
-        let above = |needed: &&crate::version::Needed| needed.version > spec.cdi_version;
+        let above = |needed: &&crate::version::RequiredVersion| needed.version > spec.cdi_version;
         for needed in needs(spec).iter().filter(above) {
             self.add(
                 "cdiVersion",

@@ -117,7 +117,7 @@ impl fmt::Display for SpecVersion {
 
 /// A version that a file needs, and for what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Needed {
+pub struct RequiredVersion {
     /// The version.
     pub version: SpecVersion,
     /// The feature that needs it, as a field path.
@@ -132,9 +132,9 @@ pub fn lowest(spec: &Spec) -> SpecVersion {
 
 /// Each feature of `spec` that 0.3.0 does not have, in the order of the file.
 #[must_use]
-pub fn needs(spec: &Spec) -> Vec<Needed> {
+pub fn needs(spec: &Spec) -> Vec<RequiredVersion> {
     let mut needs = Vec::new();
-    let mut need = |version, feature: String| needs.push(Needed { version, feature });
+    let mut need = |version, feature: String| needs.push(RequiredVersion { version, feature });
     if spec.kind.class.as_str().contains('.') {
         need(SpecVersion::V0_6_0, "kind: a dot in the class".to_owned());
     }

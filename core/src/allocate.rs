@@ -37,11 +37,15 @@ mod taints;
 mod twins;
 mod world;
 
-pub use explain::{Change, Explanation, Group, NodeExplanation, Reason, Rejection, RequestExplanation};
-pub use held::{Excess, HoldError, NotHeld, Violation};
+pub use explain::{
+    Change, Explanation, NodeExplanation, ReasonGroup, RejectReason, Rejection, RequestExplanation,
+};
+pub use held::{Excess, HoldError, NotHeld, SumViolation};
 pub use place::{Candidates, Progress};
-pub use problem::{PoolFault, Problem};
-pub use refusal::{NodesTried, RESULTS_MAX, Reach, Refusal, SelectorFailure, SelectorOrigin, Shortage};
+pub use problem::{InputProblem, PoolFault};
+pub use refusal::{
+    NodesTried, PlacementRefusal, RESULTS_MAX, Reach, SelectorFailure, SelectorOrigin, Shortage,
+};
 pub use world::{Limits, Memory, NodeIndex, Release, World};
 
 #[cfg(test)]

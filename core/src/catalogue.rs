@@ -56,7 +56,7 @@ pub struct CardModel {
     /// What the file leaves out or presumes, for people.
     pub notes: Vec<String>,
     /// How discovery recognizes it.
-    pub matching: Matching,
+    pub matching: ModelKeys,
     /// Whether shares of the whole card can be enforced.
     pub shareable: ShareSupport,
     /// How its cards usually hang together.
@@ -66,7 +66,7 @@ pub struct CardModel {
     /// Template spellings of older drivers.
     pub driver_spellings: Vec<DriverSpelling>,
     /// What counters cannot say.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<CardRule>,
     /// Where the facts are from.
     pub sources: Vec<Source>,
 }
@@ -82,7 +82,7 @@ pub enum Maturity {
 
 /// Keys by which discovery recognizes a model; an empty list says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Matching {
+pub struct ModelKeys {
     /// Names as the vendor library reports them.
     pub product_names: Vec<String>,
     /// PCI `vendor:device` ids in lower case.
@@ -165,7 +165,7 @@ pub struct DriverSpelling {
 
 /// What no counter can say; checked by the ledger, or by the backend where it concerns settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum CardRule {
     /// Chips of one scope are all whole or all split.
     SameMode(RuleScope),
     /// A card may be split only if the cards of its family in the scope agree in an attribute.
@@ -475,9 +475,9 @@ fn is_before(a: &str, b: &str) -> bool {
     numbers(a) < numbers(b)
 }
 
-// === impl Matching ===
+// === impl ModelKeys ===
 
-impl Matching {
+impl ModelKeys {
     /// How many keys agree with what was seen; `None` if one disagrees. A key that was not seen says nothing.
     fn agreements(&self, seen: &Sighting) -> Option<usize> {
         let mut agreements = 0;

@@ -42,16 +42,16 @@ pub enum Witness {
 /// Finds the counters that bind; see the module text.
 #[must_use]
 pub fn binding_counters(table: &PartitionTable) -> BindingCounters {
-    let problem = Problem::new(table);
+    let problem = CounterTable::new(table);
     let mut in_force = vec![true; problem.names.len()];
     let mut kept = BTreeMap::new();
     for counter in problem.least_telling_first() {
         in_force[counter] = false;
-        let mut search = Search::new(&problem, &in_force, counter);
+        let mut search = OverdrawSearch::new(&problem, &in_force, counter);
         let witness = match search.overdraws() {
-            Found::Nothing => continue,
-            Found::Overdraft => Witness::Parts(search.parts()),
-            Found::Bound => Witness::Undecided,
+            DrawOutcome::Nothing => continue,
+            DrawOutcome::Overdraft => Witness::Parts(search.parts()),
+            DrawOutcome::Bound => Witness::Undecided,
         };
         in_force[counter] = true;
         kept.insert(problem.names[counter].clone(), witness);
@@ -61,23 +61,23 @@ pub fn binding_counters(table: &PartitionTable) -> BindingCounters {
 }
 
 /// A table as numbers: parts that take the same are one group.
-struct Problem {
+struct CounterTable {
     names: Vec<CounterName>,
     totals: Vec<u64>,
     /// Whether placements take of the counter.
     is_place: Vec<bool>,
-    groups: Vec<Group>,
+    groups: Vec<PartGroup>,
 }
 
 /// Parts that take exactly the same; each can be held once.
-struct Group {
+struct PartGroup {
     takes: Vec<u64>,
     parts: Vec<Part>,
 }
 
 /// Depth-first search for a set that fits by the counters in force and overdraws one.
-struct Search<'a> {
-    problem: &'a Problem,
+struct OverdrawSearch<'a> {
+    problem: &'a CounterTable,
     counters: Vec<usize>,
     target: usize,
     /// Groups by what they take of the target, most first.
@@ -101,7 +101,7 @@ struct Room {
     best: Vec<Option<(u64, u64)>>,
 }
 
-enum Found {
+enum DrawOutcome {
     Nothing,
     Overdraft,
     Bound,
@@ -128,13 +128,13 @@ impl BindingCounters {
     }
 }
 
-// === impl Problem ===
+// === impl CounterTable ===
 
-impl Problem {
+impl CounterTable {
     fn new(table: &PartitionTable) -> Self {
         let names: Vec<CounterName> = table.totals.iter().map(|(name, _)| name.clone()).collect();
         let amounts = |vector: &CounterVector| names.iter().map(|n| vector.get(n)).collect::<Vec<u64>>();
-        let mut groups = vec![Group { takes: amounts(&table.totals), parts: vec![Part::Card] }];
+        let mut groups = vec![PartGroup { takes: amounts(&table.totals), parts: vec![Part::Card] }];
         for (template, placement) in table.partitions() {
             let Some(takes) = template.consumes.plus(&placement.consumes) else { continue };
             let takes = amounts(&takes);
@@ -142,7 +142,7 @@ impl Problem {
             let part = Part::Partition { template, placement };
             match groups.iter_mut().find(|g| g.takes == takes) {
                 Some(group) => group.parts.push(part),
-                None => groups.push(Group { takes, parts: vec![part] }),
+                None => groups.push(PartGroup { takes, parts: vec![part] }),
             }
         }
         let takes_place = |name: &CounterName| table.partitions().any(|(_, p)| p.consumes.get(name) > 0);
@@ -167,10 +167,10 @@ impl Problem {
     }
 }
 
-// === impl Search ===
+// === impl OverdrawSearch ===
 
-impl<'a> Search<'a> {
-    fn new(problem: &'a Problem, in_force: &[bool], target: usize) -> Self {
+impl<'a> OverdrawSearch<'a> {
+    fn new(problem: &'a CounterTable, in_force: &[bool], target: usize) -> Self {
         let counters: Vec<usize> = (0..in_force.len()).filter(|i| in_force[*i]).collect();
         let mut order: Vec<usize> = (0..problem.groups.len()).collect();
         order.retain(|g| problem.groups[*g].takes[target] > 0);
@@ -189,26 +189,26 @@ impl<'a> Search<'a> {
         Self { problem, counters, target, order, ahead, rooms, room, chosen: Vec::new(), steps: 0 }
     }
 
-    fn overdraws(&mut self) -> Found {
+    fn overdraws(&mut self) -> DrawOutcome {
         self.descend(0, 0)
     }
 
     /// Tries every number of parts of the group at `depth`, most first; `taken` is what the chosen take of the target.
     /// Groups that take nothing of the target cannot help and are not in the order.
-    fn descend(&mut self, depth: usize, taken: u64) -> Found {
+    fn descend(&mut self, depth: usize, taken: u64) -> DrawOutcome {
         let total = self.problem.totals[self.target];
         if taken > total {
-            return Found::Overdraft;
+            return DrawOutcome::Overdraft;
         }
         let left = total - taken;
         if self.ahead[depth] <= left
             || self.rooms.iter().any(|room| room.is_too_small(depth, &self.room, left))
         {
-            return Found::Nothing;
+            return DrawOutcome::Nothing;
         }
         self.steps += 1;
         if self.steps > STEPS_MAX {
-            return Found::Bound;
+            return DrawOutcome::Bound;
         }
         let group_index = self.order[depth];
         let problem = self.problem;
@@ -223,7 +223,7 @@ impl<'a> Search<'a> {
             match self
                 .descend(depth + 1, taken.saturating_add(group.takes[self.target].saturating_mul(amount)))
             {
-                Found::Nothing => {}
+                DrawOutcome::Nothing => {}
                 found => return found,
             }
             self.chosen.pop();
@@ -231,10 +231,10 @@ impl<'a> Search<'a> {
                 *room += group.takes[*counter] * amount;
             }
         }
-        Found::Nothing
+        DrawOutcome::Nothing
     }
 
-    fn most_that_fit(&self, group: &Group) -> usize {
+    fn most_that_fit(&self, group: &PartGroup) -> usize {
         let by_counter = self.counters.iter().zip(&self.room).filter(|(c, _)| group.takes[**c] > 0);
         let least = by_counter.map(|(c, room)| room / group.takes[*c]).min();
         let room = least.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
 
 impl Room {
     fn new(
-        problem: &Problem,
+        problem: &CounterTable,
         in_force: &[usize],
         counters: Vec<usize>,
         order: &[usize],

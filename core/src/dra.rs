@@ -24,7 +24,7 @@ pub use claim::{
 };
 pub use device_attributes::DeviceAttributes;
 pub use node::{Node, NodeRequirement, NodeSelector, NodeSelectorTerm, SelectorOperator};
-pub use shared::Shared;
+pub use shared::SharedValue;
 pub use slice::{
     Access, AttributeValue, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device,
     DeviceCapacity, DeviceDescription, Devices, NodeSelection, Pool, ResourceSlice, Sharing, Taint,

@@ -58,16 +58,16 @@ pub enum AskedPart {
 
 /// What one model has for an ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct FractionMatch {
     /// Which model.
     pub model: ModelId,
     /// What of it.
-    pub choice: Choice,
+    pub choice: FractionChoice,
 }
 
 /// What of a card answers an ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum FractionChoice {
     /// All of it.
     Whole,
     /// Any one of these templates, the nearest first.
@@ -98,7 +98,10 @@ pub struct AskError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// Nothing goes by that name.
-    #[error("`{text}` is neither a part nor a card nor a template; {}; correct the name", Known(text, known))]
+    #[error(
+        "`{text}` is neither a part nor a card nor a template; {}; correct the name",
+        KnownNames(text, known)
+    )]
     Unknown {
         /// As requested.
         text: String,
@@ -106,7 +109,7 @@ pub enum ResolveError {
         known: Vec<String>,
     },
     /// No model at hand has such a part.
-    #[error("no card has {asked}; there is {}; ask for one of these", Offers(offers))]
+    #[error("no card has {asked}; there is {}; ask for one of these", OfferList(offers))]
     NoSuchPart {
         /// As requested.
         asked: String,
@@ -116,7 +119,7 @@ pub enum ResolveError {
 }
 
 /// Names at hand, the alike ones alone where there are many.
-struct Known<'a>(&'a str, &'a [String]);
+struct KnownNames<'a>(&'a str, &'a [String]);
 
 /// What a model could give.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,7 +201,7 @@ pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
 ///
 /// # Errors
 /// No model goes by the name, or none has such a part; the error lists what there is.
-pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveError> {
+pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<FractionMatch>, ResolveError> {
     let candidates = match &ask.model {
         None => models.to_vec(),
         Some(text) => called(models.iter().copied(), text),
@@ -207,8 +210,8 @@ pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveE
         let text = ask.model.clone().unwrap_or_else(|| ask.to_string());
         return Err(ResolveError::Unknown { text, known: known(models) });
     }
-    let answer = |model: &&CardModel, choice| Answer { model: model.id.clone(), choice };
-    let answers: Vec<Answer> = match &ask.part {
+    let answer = |model: &&CardModel, choice| FractionMatch { model: model.id.clone(), choice };
+    let answers: Vec<FractionMatch> = match &ask.part {
         AskedPart::Fraction(fraction) => {
             candidates.iter().filter_map(|m| Some(answer(m, by_fraction(m, *fraction)?))).collect()
         }
@@ -288,15 +291,15 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<Choice> {
+fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<FractionChoice> {
     if wanted == Fraction::WHOLE {
-        return Some(Choice::Whole);
+        return Some(FractionChoice::Whole);
     }
     let percent = 100 * u64::from(wanted.numerator()) / u64::from(wanted.denominator());
     let mut templates: Vec<&Template> = templates(model).filter(|t| t.fraction == wanted).collect();
     templates.sort_by_key(|t| t.compute_distance());
     if !templates.is_empty() {
-        return Some(Choice::Templates(templates.into_iter().map(|t| t.name.clone()).collect()));
+        return Some(FractionChoice::Templates(templates.into_iter().map(|t| t.name.clone()).collect()));
     }
     let memory =
         u128::from(model.memory.0) * u128::from(wanted.numerator()) / u128::from(wanted.denominator());
@@ -304,28 +307,28 @@ fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<Choice> {
     let cores = Cores::new(u8::try_from(percent).ok()?)?;
     // A part below 1 % or 1Mi could not be held to anything.
     let holds = cores > Cores::NONE && memory > Bytes(0) && model.shareable == ShareSupport::Enforceable;
-    holds.then_some(Choice::Share { memory, cores })
+    holds.then_some(FractionChoice::Share { memory, cores })
 }
 
-fn by_memory(model: &CardModel, wanted: Bytes) -> Option<Choice> {
+fn by_memory(model: &CardModel, wanted: Bytes) -> Option<FractionChoice> {
     if wanted == model.memory {
-        return Some(Choice::Whole);
+        return Some(FractionChoice::Whole);
     }
     let exact: Vec<TemplateName> =
         templates(model).filter(|t| t.memory == wanted).map(|t| t.name.clone()).collect();
     if !exact.is_empty() {
-        return Some(Choice::Templates(exact));
+        return Some(FractionChoice::Templates(exact));
     }
     let memory = Bytes(wanted.0.checked_next_multiple_of(Bytes::MIB.0)?);
     let holds = memory <= model.memory && model.shareable == ShareSupport::Enforceable;
-    holds.then_some(Choice::Share { memory, cores: Cores::NONE })
+    holds.then_some(FractionChoice::Share { memory, cores: Cores::NONE })
 }
 
 /// A model alone is the whole card; else a template, alone or with a model before or behind it.
-fn by_name(text: &str, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveError> {
+fn by_name(text: &str, models: &[&CardModel]) -> Result<Vec<FractionMatch>, ResolveError> {
     let whole = called(models.iter().copied(), text);
     if !whole.is_empty() {
-        let answer = |m: &CardModel| Answer { model: m.id.clone(), choice: Choice::Whole };
+        let answer = |m: &CardModel| FractionMatch { model: m.id.clone(), choice: FractionChoice::Whole };
         return Ok(whole.into_iter().map(answer).collect());
     }
     let splits =
@@ -350,19 +353,19 @@ fn by_name(text: &str, models: &[&CardModel]) -> Result<Vec<Answer>, ResolveErro
     Ok(answers)
 }
 
-fn with_template(name: &str, models: &[&CardModel]) -> Vec<Answer> {
+fn with_template(name: &str, models: &[&CardModel]) -> Vec<FractionMatch> {
     with_template_like(models, |spelling| spelling.eq_ignore_ascii_case(name))
 }
 
 /// Of each model the first template with a spelling that will do.
-fn with_template_like(models: &[&CardModel], will_do: impl Fn(&str) -> bool) -> Vec<Answer> {
+fn with_template_like(models: &[&CardModel], will_do: impl Fn(&str) -> bool) -> Vec<FractionMatch> {
     let of = |model: &&CardModel| {
         let is_it = |t: &&Template| {
             let mut spellings = std::iter::once(&t.name).chain(&t.aliases);
             spellings.any(|s| will_do(s.as_str()))
         };
         let template = templates(model).find(is_it)?.name.clone();
-        Some(Answer { model: model.id.clone(), choice: Choice::Templates(vec![template]) })
+        Some(FractionMatch { model: model.id.clone(), choice: FractionChoice::Templates(vec![template]) })
     };
     models.iter().filter_map(of).collect()
 }
@@ -396,9 +399,9 @@ fn offers(model: &CardModel) -> ModelOffers {
     ModelOffers { model: model.id.clone(), parts, shares_of }
 }
 
-// === impl Known ===
+// === impl KnownNames ===
 
-impl fmt::Display for Known<'_> {
+impl fmt::Display for KnownNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(text, names) = self;
         if names.len() <= NAMES_LISTED {
@@ -445,9 +448,9 @@ impl fmt::Display for Ask {
     }
 }
 
-// === impl Choice ===
+// === impl FractionChoice ===
 
-impl fmt::Display for Choice {
+impl fmt::Display for FractionChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => f.write_str("the whole card"),
@@ -480,9 +483,9 @@ impl fmt::Display for ModelOffers {
 }
 
 /// What several models have; a long list is cut.
-struct Offers<'a>(&'a [ModelOffers]);
+struct OfferList<'a>(&'a [ModelOffers]);
 
-impl fmt::Display for Offers<'_> {
+impl fmt::Display for OfferList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, offers) in self.0.iter().take(MODELS_LISTED_MAX).enumerate() {
             let between = if i == 0 { "" } else { "; " };

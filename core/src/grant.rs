@@ -150,7 +150,7 @@ const fn strength(isolation: Isolation) -> u8 {
 // === spellings, as in configuration and on disk ===
 
 /// A closed set of words, each of which is a setting.
-pub trait Spelled: Copy + PartialEq + 'static {
+pub trait SettingWord: Copy + PartialEq + 'static {
     /// Every value with its word.
     const WORDS: &'static [(&'static str, Self)];
 
@@ -177,25 +177,25 @@ pub trait Spelled: Copy + PartialEq + 'static {
     }
 }
 
-impl Spelled for ComputePolicy {
+impl SettingWord for ComputePolicy {
     const WORDS: &'static [(&'static str, Self)] = &[("cap", Self::Cap), ("burst", Self::Burst)];
 }
 
-impl Spelled for Priority {
+impl SettingWord for Priority {
     const WORDS: &'static [(&'static str, Self)] =
         &[("low", Self::Low), ("normal", Self::Normal), ("high", Self::High)];
 }
 
-impl Spelled for FailMode {
+impl SettingWord for FailMode {
     const WORDS: &'static [(&'static str, Self)] = &[("closed", Self::Closed), ("open", Self::Open)];
 }
 
-impl Spelled for Sharing {
+impl SettingWord for Sharing {
     const WORDS: &'static [(&'static str, Self)] =
         &[("exclusive", Self::Exclusive), ("shareable", Self::Shareable)];
 }
 
-impl Spelled for Isolation {
+impl SettingWord for Isolation {
     const WORDS: &'static [(&'static str, Self)] =
         &[("hardware", Self::Hardware), ("timeslice", Self::Timeslice), ("cooperative", Self::Cooperative)];
 }

@@ -101,7 +101,7 @@ pub trait Codes {
 
 /// Whether something became another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Noted {
+pub enum NoteOutcome {
     /// It is news.
     New,
     /// It was there, or there is no room for it beside others of its card.
@@ -129,17 +129,17 @@ impl Notes {
     }
 
     /// Notes what was seen; when it was seen first is kept.
-    pub fn note(&mut self, of: Subject, cause: Cause, at: UnixSeconds) -> Noted {
+    pub fn note(&mut self, of: Subject, cause: Cause, at: UnixSeconds) -> NoteOutcome {
         if !self.0.contains_key(&of.card) && self.0.len() >= CARDS_MAX {
-            return Noted::Known;
+            return NoteOutcome::Known;
         }
         let card = self.0.entry(of.card).or_default();
         let key = (of.part, cause);
         if card.contains_key(&key) || card.len() >= NOTES_OF_A_CARD_MAX {
-            return Noted::Known;
+            return NoteOutcome::Known;
         }
         card.insert(key, at);
-        Noted::New
+        NoteOutcome::New
     }
 
     /// Makes room for another note of a card, where there is none, by dropping notes that make nothing
@@ -178,9 +178,9 @@ impl Notes {
     /// What is held against a card by these notes, and against which part of it. Of one that answers after it was lost nothing is:
     /// it was reset.
     #[must_use]
-    pub fn held_against(&self, card: &CardUuid, found: Found, codes: &dyn Codes) -> Vec<Unwell> {
+    pub fn held_against(&self, card: &CardUuid, found: Rediscovery, codes: &dyn Codes) -> Vec<Unwell> {
         let Some(notes) = self.0.get(card) else { return Vec::new() };
-        if found == Found::Answering && self.was_lost(card) {
+        if found == Rediscovery::Answering && self.was_lost(card) {
             return Vec::new();
         }
         let judged = notes.iter().filter_map(|((part, cause), at)| judge(part, *cause, *at, codes));
@@ -220,7 +220,7 @@ fn judge(part: &Part, cause: Cause, at: UnixSeconds, codes: &dyn Codes) -> Optio
 
 /// Whether a card that is found again after it was lost was made well by that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Rediscovery {
     /// The card itself was queried, and answers.
     Answering,
     /// A description lists it; whether it answers is unknown.
@@ -228,7 +228,7 @@ pub enum Found {
 }
 
 /// Holds what was seen against the cards of an inventory.
-pub fn hold_against(inventory: &mut Inventory, notes: &Notes, found: Found, codes: &dyn Codes) {
+pub fn hold_against(inventory: &mut Inventory, notes: &Notes, found: Rediscovery, codes: &dyn Codes) {
     for card in &mut inventory.cards {
         for unwell in notes.held_against(&card.uuid, found, codes) {
             hold_one(card, unwell);

@@ -24,14 +24,14 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::card::{Card, Inventory};
-use crate::catalogue::{CardModel, Catalogue, Rule, RuleAttribute, RuleScope};
+use crate::catalogue::{CardModel, CardRule, Catalogue, RuleAttribute, RuleScope};
 use crate::dra::ShareId;
 use crate::id::{CardUuid, ClaimUid};
 use crate::partition::Part;
 use crate::units::{Bytes, Cores};
 
-use account::{Account, Layout};
-pub use refusal::{BrokenInvariant, CounterShortage, Holder, LedgerProblem, Refusal};
+use account::{Account, CardUse};
+pub use refusal::{BrokenInvariant, CounterShortage, HoldRefusal, Holder, LedgerProblem};
 pub use report::{CardReport, CounterReport, PartReport, TemplateRoom};
 
 /// What claims hold on the cards of one node.
@@ -39,7 +39,7 @@ pub use report::{CardReport, CounterReport, PartReport, TemplateRoom};
 pub struct Ledger {
     accounts: Vec<Account>,
     by_card: BTreeMap<CardUuid, usize>,
-    claims: BTreeMap<ClaimUid, Vec<Entry>>,
+    claims: BTreeMap<ClaimUid, Vec<LedgerEntry>>,
 }
 
 /// One thing held by one claim.
@@ -77,7 +77,7 @@ pub enum Take {
 
 /// What came of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum HoldOutcome {
     /// It is held now.
     New,
     /// It was held already, in exactly this way.
@@ -86,7 +86,7 @@ pub enum Held {
 
 /// A holding and where it is booked.
 #[derive(Clone, Debug)]
-struct Entry {
+struct LedgerEntry {
     holding: Holding,
     account: usize,
     row: usize,
@@ -117,7 +117,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Why not, with the amount requested, the amount left, and the holders of the rest.
-    pub fn check(&self, holding: &Holding) -> Result<(), Refusal> {
+    pub fn check(&self, holding: &Holding) -> Result<(), HoldRefusal> {
         self.judge(holding).map(|_| ())
     }
 
@@ -125,26 +125,28 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::check`]; nothing is recorded then.
-    pub fn hold(&mut self, holding: Holding) -> Result<Held, Refusal> {
-        let Verdict::Book { account, row } = self.judge(&holding)? else { return Ok(Held::Already) };
+    pub fn hold(&mut self, holding: Holding) -> Result<HoldOutcome, HoldRefusal> {
+        let HoldingCheck::Book { account, row } = self.judge(&holding)? else {
+            return Ok(HoldOutcome::Already);
+        };
         let claim = holding.claim.clone();
         let part = self.accounts[account].part(row, &holding.part);
-        let entry = Entry { holding: Holding { part, ..holding }, account, row };
+        let entry = LedgerEntry { holding: Holding { part, ..holding }, account, row };
         self.accounts[account].book(row, &entry.holding);
         self.claims.entry(claim).or_default().push(entry);
-        Ok(Held::New)
+        Ok(HoldOutcome::New)
     }
 
     /// Records all of them, or none.
     ///
     /// # Errors
     /// As [`Ledger::check`], for the first that does not fit beside those before it.
-    pub fn hold_all(&mut self, holdings: Vec<Holding>) -> Result<(), Refusal> {
+    pub fn hold_all(&mut self, holdings: Vec<Holding>) -> Result<(), HoldRefusal> {
         let mut booked: Vec<Holding> = Vec::new();
         for holding in holdings {
             match self.hold(holding.clone()) {
-                Ok(Held::New) => booked.push(holding),
-                Ok(Held::Already) => {}
+                Ok(HoldOutcome::New) => booked.push(holding),
+                Ok(HoldOutcome::Already) => {}
                 Err(refusal) => {
                     for holding in booked.iter().rev() {
                         self.strike(holding);
@@ -208,35 +210,35 @@ impl Ledger {
     pub fn report(&self, card: &CardUuid) -> Option<CardReport> {
         let account = *self.by_card.get(card)?;
         let mut layouts = self.accounts[account].same_mode.iter().map(|other| self.accounts[*other].layout());
-        let neighbours = layouts.find(|layout| *layout != Layout::Idle).unwrap_or(Layout::Idle);
+        let neighbours = layouts.find(|layout| *layout != CardUse::Idle).unwrap_or(CardUse::Idle);
         Some(self.accounts[account].report(&self.holders(account), neighbours))
     }
 
     /// Decides about a holding; records nothing.
-    fn judge(&self, holding: &Holding) -> Result<Verdict, Refusal> {
+    fn judge(&self, holding: &Holding) -> Result<HoldingCheck, HoldRefusal> {
         let Some(&index) = self.by_card.get(&holding.card) else {
-            return Err(Refusal::UnknownCard { card: holding.card.clone() });
+            return Err(HoldRefusal::UnknownCard { card: holding.card.clone() });
         };
         let account = &self.accounts[index];
         let row = account.row(&holding.part)?;
         if let Some(entry) = self.booked(index, row, holding) {
             return match entry.holding.take == holding.take {
-                true => Ok(Verdict::Already),
-                false => Err(Refusal::HeldDifferently { holder: Holder::of(&entry.holding) }),
+                true => Ok(HoldingCheck::Already),
+                false => Err(HoldRefusal::HeldDifferently { holder: Holder::of(&entry.holding) }),
             };
         }
         if holding.take != Take::Nothing {
             account.accepts(row, holding, || self.holders(index))?;
-            if let Err(other) = self.same_mode(account, Layout::of(&holding.part)) {
+            if let Err(other) = self.same_mode(account, CardUse::of(&holding.part)) {
                 let (card, part) = (holding.card.clone(), holding.part.clone());
-                return Err(Refusal::SameMode { card, part, other: other.clone() });
+                return Err(HoldRefusal::SameMode { card, part, other: other.clone() });
             }
         }
-        Ok(Verdict::Book { account: index, row })
+        Ok(HoldingCheck::Book { account: index, row })
     }
 
     /// The entry of the same claim, request, share and part.
-    fn booked(&self, account: usize, row: usize, holding: &Holding) -> Option<&Entry> {
+    fn booked(&self, account: usize, row: usize, holding: &Holding) -> Option<&LedgerEntry> {
         self.claims.get(&holding.claim)?.iter().find(|e| {
             (e.account, e.row) == (account, row)
                 && e.holding.request == holding.request
@@ -267,10 +269,10 @@ impl Ledger {
     }
 
     /// Whether the chips that must agree in mode with this one allow the layout; else the first that does not.
-    fn same_mode(&self, account: &Account, wanted: Layout) -> Result<(), &CardUuid> {
+    fn same_mode(&self, account: &Account, wanted: CardUse) -> Result<(), &CardUuid> {
         let others = account.same_mode.iter().map(|other| &self.accounts[*other]);
         let clashes = |other: &Account| match (wanted, other.layout()) {
-            (Layout::Idle, _) | (_, Layout::Idle) => false,
+            (CardUse::Idle, _) | (_, CardUse::Idle) => false,
             (wanted, there) => wanted != there,
         };
         others.filter(|o| clashes(o)).map(|o| &o.card).next().map_or(Ok(()), Err)
@@ -298,12 +300,12 @@ impl Ledger {
                     })
                 };
                 match rule {
-                    Rule::NodeSetting { .. } => {}
-                    Rule::SameMode(scope) => {
+                    CardRule::NodeSetting { .. } => {}
+                    CardRule::SameMode(scope) => {
                         let others: BTreeSet<usize> = kin(*scope).map(|(i, _, _)| *i).collect();
                         self.accounts[*index].same_mode.extend(others);
                     }
-                    Rule::Homogeneous { scope, attribute } => {
+                    CardRule::Homogeneous { scope, attribute } => {
                         let differs = |m: &CardModel| match attribute {
                             RuleAttribute::Memory => m.memory != model.memory,
                             RuleAttribute::Model => m.id != model.id,
@@ -320,7 +322,7 @@ impl Ledger {
 }
 
 /// What is to be done with a holding that was accepted.
-enum Verdict {
+enum HoldingCheck {
     Already,
     Book { account: usize, row: usize },
 }

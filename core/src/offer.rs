@@ -37,12 +37,12 @@ pub mod text;
 pub mod validate;
 
 pub use busy::HeldDevice;
-pub use choose::Reason;
+pub use choose::LayoutReason;
 pub use classes::classes;
 pub use device::{CAPACITY_CORES, CAPACITY_MEMORY, TAINT_LAYOUT, TAINT_OCCUPIED, TAINT_UNHEALTHY};
 pub use names::{PoolKind, pool_name};
 pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
-pub use problem::Problem;
+pub use problem::OfferProblem;
 pub use server::{ServerVersion, Support};
 
 use crate::card::{Card, Health, Inventory, Supply, Unwell};
@@ -51,10 +51,10 @@ use crate::id::{CardUuid, NodeName};
 use crate::partition::{CounterVector, Part};
 use crate::units::{Bytes, Cores};
 
-use choose::{Choice, Chosen};
+use choose::{LayoutChoice, ResolvedLayout};
 use counters::CardCounters;
-use device::{Built, Maker, Setting};
-use slices::{Draft, Rank};
+use device::{CardContext, Maker, PartDevice};
+use slices::{PoolDraft, Rank};
 use tables::Tables;
 
 /// Name of the driver, and the domain of its attributes.
@@ -70,7 +70,7 @@ pub struct Offers {
     /// What came of each card, by index.
     pub cards: Vec<CardOutcome>,
     /// What is wrong with the policy as a whole, and with the inventory.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<OfferProblem>,
 }
 
 /// What one device stands for.
@@ -106,13 +106,13 @@ pub struct CardOutcome {
     /// What it is published as; `None`: not at all.
     pub layout: Option<LayoutKind>,
     /// Why.
-    pub reason: Reason,
+    pub reason: LayoutReason,
     /// Pool of its devices.
     pub pool: Option<String>,
     /// Number of its devices.
     pub devices: usize,
     /// What the admin should know.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<OfferProblem>,
 }
 
 /// What is held of each card now: the fullest cards are offered first, and cards that are held keep their layout. Cards
@@ -146,7 +146,7 @@ pub fn offers(
     for card in in_order(inventory, usage, &mut offers.problems) {
         let (layout, rule) = policy.layout_of(card);
         let choice = with_health(choose::choose(card, layout, &tables, server), card, server);
-        let asked = Asked { layout: layout.kind(), rule: rule.map(|number| number + 1) };
+        let asked = PolicyLayout { layout: layout.kind(), rule: rule.map(|number| number + 1) };
         let made = choice.chosen.as_ref().map(|chosen| make(node, card, chosen, &tables, server));
         let held = usage.devices.get(&card.uuid).map_or(&[] as &[HeldDevice], Vec::as_slice);
         let (choice, made) =
@@ -176,12 +176,12 @@ struct Surroundings<'a> {
 
 /// Leaves a card that is held in the layout that it has, where the wanted one lacks what is held.
 fn keep_busy(
-    mut choice: Choice,
-    made: Option<Made>,
-    asked: Asked,
+    mut choice: LayoutChoice,
+    made: Option<CardDevices>,
+    asked: PolicyLayout,
     held: &[HeldDevice],
     around: &Surroundings<'_>,
-) -> (Choice, Option<Made>) {
+) -> (LayoutChoice, Option<CardDevices>) {
     let Surroundings { node, card, tables, server } = *around;
     let closable = server.taints.is_kept() || (card.health == Health::Healthy && card.unwell.is_empty());
     if !closable || held.is_empty() || made.as_ref().is_some_and(|made| busy::has_all(made, held, node)) {
@@ -190,20 +190,24 @@ fn keep_busy(
     let now = busy::layout_of(held, card, tables, node);
     let kept = now.map(|now| make(node, card, &now, tables, server));
     let Some(kept) = kept.and_then(|kept| busy::closed(kept, held, node)) else { return (choice, made) };
-    let wanted = choice.chosen.as_ref().map_or(asked.layout, Chosen::kind);
-    choice.problems.push(Problem::LayoutWaits { wanted, given: kept.layout });
-    choice.reason = Reason::Busy;
+    let wanted = choice.chosen.as_ref().map_or(asked.layout, ResolvedLayout::kind);
+    choice.problems.push(OfferProblem::LayoutWaits { wanted, given: kept.layout });
+    choice.reason = LayoutReason::Busy;
     (choice, Some(kept))
 }
 
 #[derive(Default)]
 struct Pools {
-    plain: Draft,
-    dynamic: Draft,
+    plain: PoolDraft,
+    dynamic: PoolDraft,
 }
 
 /// Cards in the order in which they should fill: the fullest first, then by what they are, never by index.
-fn in_order<'a>(inventory: &'a Inventory, usage: &UsageHint, problems: &mut Vec<Problem>) -> Vec<&'a Card> {
+fn in_order<'a>(
+    inventory: &'a Inventory,
+    usage: &UsageHint,
+    problems: &mut Vec<OfferProblem>,
+) -> Vec<&'a Card> {
     let held = |card: &Card| usage.held.get(&card.uuid).copied().unwrap_or_default();
     let mut cards: Vec<&Card> = inventory.cards.iter().collect();
     cards.sort_by_key(|card| (Reverse(held(card)), &card.pci, &card.uuid, card.index));
@@ -211,7 +215,7 @@ fn in_order<'a>(inventory: &'a Inventory, usage: &UsageHint, problems: &mut Vec<
     cards.retain(|card| {
         let fresh = seen.insert(&card.uuid);
         if !fresh {
-            problems.push(Problem::DuplicateUuid { uuid: card.uuid.clone(), index: card.index });
+            problems.push(OfferProblem::DuplicateUuid { uuid: card.uuid.clone(), index: card.index });
         }
         fresh
     });
@@ -219,16 +223,16 @@ fn in_order<'a>(inventory: &'a Inventory, usage: &UsageHint, problems: &mut Vec<
 }
 
 /// Rules that are of no use on this node.
-fn policy_problems(policy: &LayoutPolicy, inventory: &Inventory) -> Vec<Problem> {
+fn policy_problems(policy: &LayoutPolicy, inventory: &Inventory) -> Vec<OfferProblem> {
     let mut problems = Vec::new();
     for (number, rule) in policy.rules.iter().enumerate() {
         let mut deciders =
             inventory.cards.iter().filter(|c| rule.selector.matches(c)).map(|c| policy.layout_of(c).1);
         let selector = rule.selector.to_string();
         match deciders.next() {
-            None => problems.push(Problem::RuleMatchesNothing { rule: number + 1, selector }),
+            None => problems.push(OfferProblem::RuleMatchesNothing { rule: number + 1, selector }),
             Some(Some(by)) if by != number && deciders.all(|d| d != Some(number)) => {
-                problems.push(Problem::RuleShadowed { rule: number + 1, selector, by: by + 1 });
+                problems.push(OfferProblem::RuleShadowed { rule: number + 1, selector, by: by + 1 });
             }
             Some(_) => {}
         }
@@ -238,7 +242,7 @@ fn policy_problems(policy: &LayoutPolicy, inventory: &Inventory) -> Vec<Problem>
 
 /// What the policy says about a card.
 #[derive(Clone, Copy)]
-struct Asked {
+struct PolicyLayout {
     layout: LayoutKind,
     /// From 1.
     rule: Option<usize>,
@@ -248,9 +252,9 @@ struct Asked {
 fn publish(
     node: &NodeName,
     card: &Card,
-    asked: Asked,
-    choice: Choice,
-    made: Option<Made>,
+    asked: PolicyLayout,
+    choice: LayoutChoice,
+    made: Option<CardDevices>,
     pools: &mut Pools,
 ) -> CardOutcome {
     let mut outcome = CardOutcome {
@@ -281,74 +285,79 @@ fn publish(
             outcome.devices -= 1;
             let part = taken.offered.part.to_string();
             let because = "another device of this node has its name";
-            outcome.problems.push(Problem::PartLeftOut { part, because });
+            outcome.problems.push(OfferProblem::PartLeftOut { part, because });
         }
     }
     outcome
 }
 
 /// A card that does not work keeps its devices, tainted; where taints are lost it cannot.
-fn with_health(mut choice: Choice, card: &Card, server: ServerVersion) -> Choice {
+fn with_health(mut choice: LayoutChoice, card: &Card, server: ServerVersion) -> LayoutChoice {
     if let Health::Unhealthy(why) = &card.health {
         let why = why.clone();
         if server.taints.is_kept() {
-            choice.problems.push(Problem::Unhealthy { why });
+            choice.problems.push(OfferProblem::Unhealthy { why });
         } else {
             choice.chosen = None;
-            choice.reason = Reason::Withheld;
-            choice.problems.push(Problem::UnhealthyWithheld { why });
+            choice.reason = LayoutReason::Withheld;
+            choice.problems.push(OfferProblem::UnhealthyWithheld { why });
         }
     }
     choice
 }
 
 /// All devices of one card.
-struct Made {
+struct CardDevices {
     layout: LayoutKind,
     pool: PoolKind,
-    groups: Vec<(Rank, Vec<Built>)>,
+    groups: Vec<(Rank, Vec<PartDevice>)>,
     set: Option<CounterSet>,
-    problems: Vec<Problem>,
+    problems: Vec<OfferProblem>,
 }
 
-fn make(node: &NodeName, card: &Card, chosen: &Chosen, tables: &Tables<'_>, server: ServerVersion) -> Made {
+fn make(
+    node: &NodeName,
+    card: &Card,
+    chosen: &ResolvedLayout,
+    tables: &Tables<'_>,
+    server: ServerVersion,
+) -> CardDevices {
     let facts = tables.facts(card).map(|(_, facts)| facts);
     let counters = match (chosen, facts) {
-        (Chosen::Dynamic(_), Some(facts)) => Some(CardCounters::of(card, &facts.counters)),
+        (ResolvedLayout::Dynamic(_), Some(facts)) => Some(CardCounters::of(card, &facts.counters)),
         _ => None,
     };
     let set = counters.as_ref().map(CardCounters::set);
     let pool = if set.is_some() { PoolKind::Dynamic } else { PoolKind::Plain };
     let layout = chosen.kind();
-    let setting = Setting { layout, terms: chosen.terms(), shares: server.shares, counters };
+    let setting = CardContext { layout, terms: chosen.terms(), shares: server.shares, counters };
     let mut maker = Maker::new(card, setting, node, server);
     let mut groups = match chosen {
-        Chosen::Whole => vec![(Rank::WholeCard, vec![maker.card(Sharing::Exclusive)])],
-        Chosen::Shared(_) => vec![card_itself(&mut maker)],
-        Chosen::Slots(slots) => vec![(Rank::Slot, maker.slots(slots))],
-        Chosen::Split(places, _) => vec![(Rank::Partition, maker.partitions(places))],
-        Chosen::Dynamic(_) => {
-            let places = facts.map_or(&[] as &[order::Place], |facts| &facts.order);
+        ResolvedLayout::Whole => vec![(Rank::WholeCard, vec![maker.card(Sharing::Exclusive)])],
+        ResolvedLayout::Shared(_) => vec![card_itself(&mut maker)],
+        ResolvedLayout::Slots(slots) => vec![(Rank::Slot, maker.slots(slots))],
+        ResolvedLayout::Split(places, _) => vec![(Rank::Partition, maker.partitions(places))],
+        ResolvedLayout::Dynamic(_) => {
+            let places = facts.map_or(&[] as &[order::TemplatePlacement], |facts| &facts.order);
             let itself = (card.supply == Supply::All).then(|| card_itself(&mut maker));
             [(Rank::Partition, maker.partitions(places))].into_iter().chain(itself).collect()
         }
     };
     let mut problems = maker.problems;
-    problems.extend(
-        card.unwell
-            .iter()
-            .map(|Unwell { part, why }| Problem::PartUnhealthy { part: part.to_string(), why: why.clone() }),
-    );
+    problems.extend(card.unwell.iter().map(|Unwell { part, why }| OfferProblem::PartUnhealthy {
+        part: part.to_string(),
+        why: why.clone(),
+    }));
     if !server.taints.is_kept() {
         // Nothing else would keep claims off it.
-        let well = |built: &Built| card.why_unwell(&built.offered.part).is_none();
+        let well = |built: &PartDevice| card.why_unwell(&built.offered.part).is_none();
         groups.iter_mut().for_each(|(_, group)| group.retain(well));
     }
-    Made { layout, pool, groups, set, problems }
+    CardDevices { layout, pool, groups, set, problems }
 }
 
 /// The card as a device, shared if limits can be held on it.
-fn card_itself(maker: &mut Maker<'_>) -> (Rank, Vec<Built>) {
+fn card_itself(maker: &mut Maker<'_>) -> (Rank, Vec<PartDevice>) {
     match maker.sharing_of_card() {
         Sharing::Shareable => (Rank::SharedCard, vec![maker.card(Sharing::Shareable)]),
         Sharing::Exclusive => (Rank::WholeCard, vec![maker.card(Sharing::Exclusive)]),

@@ -82,7 +82,7 @@ pub struct Plan {
 
 /// A request and the part that it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asking {
+pub struct AllocatedRequest {
     /// Request.
     pub request: String,
     /// Card.
@@ -91,7 +91,7 @@ pub struct Asking {
     pub part: Part,
 }
 
-impl fmt::Display for Asking {
+impl fmt::Display for AllocatedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "request `{}` ({} of card {})", self.request, self.part, self.card)
     }
@@ -99,7 +99,7 @@ impl fmt::Display for Asking {
 
 /// Why a claim is not prepared; nothing was touched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum PlanRefusal {
     /// The allocation has no device, or more than the API allows.
     #[error("claim {claim}: the allocation has {found} devices; expected 1 to {DEVICES_MAX}")]
     DeviceCount {
@@ -160,7 +160,7 @@ pub enum Refusal {
         /// Claim.
         claim: String,
         /// Which request, of which part.
-        asking: Box<Asking>,
+        asking: Box<AllocatedRequest>,
         /// In the allocation.
         asked: Bytes,
         /// Of the part.
@@ -175,7 +175,7 @@ pub enum Refusal {
         /// Claim.
         claim: String,
         /// Which request, of which part.
-        asking: Box<Asking>,
+        asking: Box<AllocatedRequest>,
         /// Demanded, as published.
         demanded: &'static str,
         /// There, as published.
@@ -187,7 +187,7 @@ pub enum Refusal {
         /// Claim.
         claim: String,
         /// The holders and their parts.
-        source: Box<ledger::Refusal>,
+        source: Box<ledger::HoldRefusal>,
     },
     /// The decision broke a rule of plans: an error of this program, caught before it did harm.
     #[error("claim {claim}: the plan is refused by its own check: {problem}; please report this")]
@@ -199,9 +199,9 @@ pub enum Refusal {
     },
 }
 
-// === impl Refusal ===
+// === impl PlanRefusal ===
 
-impl Refusal {
+impl PlanRefusal {
     /// What the caller does about it.
     #[must_use]
     pub const fn disposition(&self) -> Disposition {
@@ -236,10 +236,10 @@ pub fn plan(
     parts: &BTreeMap<DeviceId, OfferedPart>,
     inventory: &Inventory,
     ledger: &Ledger,
-) -> Result<Plan, Refusal> {
+) -> Result<Plan, PlanRefusal> {
     let claim = request.name.clone();
     if !(1..=DEVICES_MAX).contains(&request.devices.len()) {
-        return Err(Refusal::DeviceCount { claim, found: request.devices.len() });
+        return Err(PlanRefusal::DeviceCount { claim, found: request.devices.len() });
     }
     let mut grants = Vec::with_capacity(request.devices.len());
     let mut shares = BTreeSet::new();
@@ -247,7 +247,7 @@ pub fn plan(
     for ask in &request.devices {
         let (grant, card) = grant(request, ask, parts, inventory)?;
         if !shares.insert(grant.share.clone()) {
-            return Err(Refusal::DuplicateShare { claim, share: grant.share });
+            return Err(PlanRefusal::DuplicateShare { claim, share: grant.share });
         }
         missing.extend(grant.partition().filter(|at| !card.found.contains(&at.part())));
         grants.push(grant);
@@ -255,12 +255,12 @@ pub fn plan(
     // All of a claim's holdings must fit beside each other, so they are tried on a copy of the ledger.
     let mut trial = ledger.clone();
     let held = trial.hold_all(grants.iter().map(Grant::holding).collect());
-    held.map_err(|source| Refusal::Held { claim: claim.clone(), source: Box::new(source) })?;
+    held.map_err(|source| PlanRefusal::Held { claim: claim.clone(), source: Box::new(source) })?;
     let creations = missing.into_iter().map(Step::CreatePartition);
     let writes = grants.iter().map(|g| Step::WriteGrant(g.share.clone()));
     let steps = creations.chain(writes).chain([Step::WriteCdi]).collect();
     let plan = Plan { claim: request.uid.clone(), name: claim.clone(), grants, steps };
-    check(&plan).map_err(|problem| Refusal::Unsound { claim, problem })?;
+    check(&plan).map_err(|problem| PlanRefusal::Unsound { claim, problem })?;
     Ok(plan)
 }
 
@@ -293,34 +293,39 @@ fn grant<'a>(
     ask: &DeviceAsk,
     parts: &BTreeMap<DeviceId, OfferedPart>,
     inventory: &'a Inventory,
-) -> Result<(Grant, &'a Card), Refusal> {
+) -> Result<(Grant, &'a Card), PlanRefusal> {
     let (claim, device) = (request.name.clone(), ask.device.clone());
     let Some(target) = parts.get(&ask.device) else {
-        return Err(Refusal::UnknownDevice { claim, device });
+        return Err(PlanRefusal::UnknownDevice { claim, device });
     };
     let Some(card) = inventory.card(&target.card) else {
-        return Err(Refusal::CardGone { claim, device, card: target.card.clone() });
+        return Err(PlanRefusal::CardGone { claim, device, card: target.card.clone() });
     };
     if let Some(why) = card.why_unwell(&target.part) {
         let (card, part) = (target.card.clone(), target.part.clone());
-        return Err(Refusal::Unhealthy { claim, card, part, why: why.to_owned() });
+        return Err(PlanRefusal::Unhealthy { claim, card, part, why: why.to_owned() });
     }
     let (memory, cores) = match target.sharing {
         Sharing::Exclusive => (target.memory, target.cores),
         Sharing::Shareable => (ask.memory.unwrap_or(target.memory), ask.cores.unwrap_or(target.cores)),
     };
     let (name, part) = (ask.request.clone(), target.part.clone());
-    let asking =
-        || Box::new(Asking { request: name.clone(), card: target.card.clone(), part: target.part.clone() });
+    let asking = || {
+        Box::new(AllocatedRequest {
+            request: name.clone(),
+            card: target.card.clone(),
+            part: target.part.clone(),
+        })
+    };
     if memory == Bytes(0) || memory > target.memory {
         let (asking, asked, there) = (asking(), memory, target.memory);
-        return Err(Refusal::Memory { claim, asking, asked, there });
+        return Err(PlanRefusal::Memory { claim, asking, asked, there });
     }
     if let Some(demand) = ask.demand {
         let there = isolation(card, &target.part, memory);
         if !demand.met_by(there) {
             let (demanded, there) = (demand.isolation_at_least.as_str(), there.as_str());
-            return Err(Refusal::Isolation { claim, asking: asking(), demanded, there });
+            return Err(PlanRefusal::Isolation { claim, asking: asking(), demanded, there });
         }
     }
     let grant = Grant {

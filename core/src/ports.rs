@@ -56,7 +56,7 @@ pub trait DeviceBackend: Send + Sync {
     ///
     /// # Errors
     /// The hardware refuses, nothing is there, or another partition is there by now.
-    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError>;
+    fn destroy_partition(&self, at: &PartitionAt, handle: &ExpectedPartition) -> Result<(), BackendError>;
 
     /// Load of the driver that serves the hardware now, in one word; it changes when the driver is loaded anew. `None` if no
     /// driver was asked: the cards are described.
@@ -152,7 +152,7 @@ impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
         self.as_ref().create_partition(at)
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+    fn destroy_partition(&self, at: &PartitionAt, handle: &ExpectedPartition) -> Result<(), BackendError> {
         self.as_ref().destroy_partition(at, handle)
     }
 
@@ -232,7 +232,7 @@ pub struct PartitionHandle {
 
 /// Which partition the caller believes to be at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedPartition {
     /// The one with this handle and no other.
     Handle(PartitionHandle),
     /// Whichever is there: the caller planned it and died before it learned the handle.

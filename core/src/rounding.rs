@@ -230,7 +230,7 @@ pub fn policy_problems(capacity: &DeviceCapacity, sharing: Sharing) -> Vec<Polic
     let Some(policy) = &capacity.policy else {
         return Vec::new();
     };
-    let mut report = Report::default();
+    let mut report = PolicyReport::default();
     if sharing == Sharing::Exclusive {
         report.add("", PolicyFault::Forbidden("allowMultipleAllocations must be true"));
         return report.problems;
@@ -258,17 +258,17 @@ pub fn policy_problems(capacity: &DeviceCapacity, sharing: Sharing) -> Vec<Polic
 }
 
 #[derive(Default)]
-struct Report {
+struct PolicyReport {
     problems: Vec<PolicyProblem>,
 }
 
-impl Report {
+impl PolicyReport {
     fn add(&mut self, below_policy: &str, fault: PolicyFault) {
         self.problems.push(PolicyProblem { field: format!("requestPolicy{below_policy}"), fault });
     }
 
-    fn invalid_if(&mut self, broken: Broken, below_policy: &str, found: Quantity, rule: String) {
-        if broken == Broken::Yes {
+    fn invalid_if(&mut self, broken: RuleCheck, below_policy: &str, found: Quantity, rule: String) {
+        if broken == RuleCheck::Yes {
             self.add(below_policy, PolicyFault::Invalid { found, rule });
         }
     }
@@ -339,12 +339,12 @@ impl Report {
 
 /// Whether a rule is broken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Broken {
+enum RuleCheck {
     Yes,
     No,
 }
 
-impl From<bool> for Broken {
+impl From<bool> for RuleCheck {
     fn from(broken: bool) -> Self {
         if broken { Self::Yes } else { Self::No }
     }

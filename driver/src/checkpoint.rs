@@ -35,11 +35,11 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::plan::Plan;
 use aliquot_core::ports::{PartitionAt, PartitionHandle};
 
-pub use change::{Change, Entry};
+pub use change::{Change, JournalEntry};
 pub use convert::ConvertError;
 pub use error::JournalError;
 pub use file::{CLAIMS_MAX, FILE_BYTES_MAX, JournalFile};
-pub use frame::{Decoded, MIN_READER, RECORD_BYTES_MAX, VERSION, decode, encode};
+pub use frame::{DecodedJournal, MIN_READER, RECORD_BYTES_MAX, VERSION, decode, encode};
 pub use health::{CardHealth, CardHealthError};
 pub use sizes::{ContextDevice, ContextSizes, FAILURE_KEPT, SizesFault};
 pub use store::JournalStore;
@@ -50,9 +50,9 @@ pub struct Journal {
     /// Claims by UID.
     pub claims: BTreeMap<ClaimUid, ClaimRecord>,
     /// Partitions that we made or were about to make.
-    pub partitions: BTreeMap<PartitionAt, Making>,
+    pub partitions: BTreeMap<PartitionAt, PartitionProgress>,
     /// What a newer version wrote and this one only carries along.
-    pub carried: Carried,
+    pub carried: NewerFields,
 }
 
 /// One claim.
@@ -88,7 +88,7 @@ pub enum Phase {
 
 /// How far a partition of ours is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Making {
+pub enum PartitionProgress {
     /// It was planned; whether it exists is for the hardware to say.
     Planned,
     /// It was made, with this handle.
@@ -97,7 +97,7 @@ pub enum Making {
 
 /// The header of a newer version and its unknown fields, by record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct NewerFields {
     header: Option<frame::Header>,
     fields: BTreeMap<String, serde_json::Map<String, serde_json::Value>>,
 }

@@ -42,8 +42,8 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub use failure::{Answer, Failure};
-pub use output::{Colour, Format, Progress, Screen, Terminal};
+pub use failure::{CommandAnswer, Failure};
+pub use output::{Colour, Format, Progress, RedrawMode, Terminal};
 
 /// Width of help text if its stream is no terminal.
 const COLUMNS_ELSEWHERE: usize = 100;
@@ -146,9 +146,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
     }
 }
 
-fn parse(args: &[OsString], screen: Screen) -> Result<Cli, clap::Error> {
+fn parse(args: &[OsString], screen: RedrawMode) -> Result<Cli, clap::Error> {
     let mut command = Cli::command();
-    if screen == Screen::None {
+    if screen == RedrawMode::None {
         command = command.term_width(COLUMNS_ELSEWHERE);
     }
     let matches = command.try_get_matches_from_mut(args).map_err(without_values)?;
@@ -181,7 +181,7 @@ fn refuse(error: &clap::Error, wrong: u8, terminal: &mut Terminal<'_>) -> u8 {
     if write!(terminal.out, "{text}").is_ok() { 0 } else { 3 }
 }
 
-fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     match command {
         Command::Devices(args) => devices::run(&args, terminal),
         Command::Plan(args) => plan::run(&args, terminal),
@@ -196,14 +196,14 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<Answer, Fai
         Command::Plugin(args) => plugin::run(&args),
         Command::Doctor(args) => doctor::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
-        Command::DemoTenant(args) => Ok(Answer::Code(demo::tenant::run(&args))),
-        Command::HoldContext(args) => Ok(Answer::Code(hold_context::run(&args))),
+        Command::DemoTenant(args) => Ok(CommandAnswer::Code(demo::tenant::run(&args))),
+        Command::HoldContext(args) => Ok(CommandAnswer::Code(hold_context::run(&args))),
         Command::Completions { shell } => {
             // The generator panics on a stream that fails.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "aliquot", &mut script);
             terminal.out.write_all(&script)?;
-            Ok(Answer::Yes)
+            Ok(CommandAnswer::Yes)
         }
     }
 }

@@ -19,7 +19,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::cli::{Colour, Screen};
+use crate::cli::{Colour, RedrawMode};
 use crate::run::record::GRANTS_VARIABLE;
 
 /// Directory of root's local runs.
@@ -36,17 +36,17 @@ const ASCEND_ROOT: &str = "ALIQUOT_ASCEND_ROOT";
 pub fn colours() -> Colour {
     match std::env::var_os("NO_COLOR") {
         Some(value) if !value.is_empty() => Colour::Off,
-        _ if screen() == Screen::None => Colour::Off,
+        _ if screen() == RedrawMode::None => Colour::Off,
         _ => Colour::On,
     }
 }
 
 /// Whether the environment lets a terminal be drawn on.
 #[must_use]
-pub fn screen() -> Screen {
+pub fn screen() -> RedrawMode {
     match std::env::var_os("TERM") {
-        Some(kind) if kind != "dumb" && !kind.is_empty() => Screen::Drawable,
-        _ => Screen::None,
+        Some(kind) if kind != "dumb" && !kind.is_empty() => RedrawMode::Drawable,
+        _ => RedrawMode::None,
     }
 }
 

@@ -12,7 +12,7 @@
 //!
 //! Simulated cards have the size in their directory, or else the simulation's default. It is read each time.
 //!
-//! One process at a time measures on a card. It holds the card's lock ([`Turn`]) but not the node's lock, so that runs on other
+//! One process at a time measures on a card. It holds the card's lock ([`MeasuringTurn`]) but not the node's lock, so that runs on other
 //! cards start and end meanwhile. It waits for the card's lock without the node's lock, and may wait for the node's lock
 //! afterwards.
 //!
@@ -37,7 +37,7 @@ use aliquot_sim_device::Node as SimulatedNode;
 
 pub(crate) use holder::READY;
 pub(crate) use pages::PROBES;
-pub use turn::Turn;
+pub use turn::MeasuringTurn;
 
 use crate::clock;
 use crate::region::Footprint;
@@ -63,7 +63,7 @@ pub trait ContextGauge: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The reason why the size is unknown.
-    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, Unmeasured>;
+    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, ContextSizeError>;
 
     /// Tells the user that a measurement, by this or another process, takes long.
     fn tell(&self, visible: &CardUuid);
@@ -71,7 +71,7 @@ pub trait ContextGauge: fmt::Debug + Send + Sync {
 
 /// Why the size of a context is unknown.
 #[derive(Debug, thiserror::Error)]
-pub enum Unmeasured {
+pub enum ContextSizeError {
     /// Other tenants have parts of the card: a context could use their memory for a moment, or they could falsify its size.
     #[error("others have parts of the card")]
     Others,
@@ -122,9 +122,9 @@ struct Readings {
     after: Bytes,
 }
 
-// === impl Unmeasured ===
+// === impl ContextSizeError ===
 
-impl Unmeasured {
+impl ContextSizeError {
     /// Whether this is no fault: a later measurement will do.
     #[must_use]
     pub const fn is_no_fault(&self) -> bool {
@@ -139,12 +139,12 @@ impl ContextGauge for SimulatedGauge {
         None
     }
 
-    fn measure(&self, visible: &CardUuid, _: Bytes) -> Result<Footprint, Unmeasured> {
+    fn measure(&self, visible: &CardUuid, _: Bytes) -> Result<Footprint, ContextSizeError> {
         let own = partition_dir(&self.state, visible.as_str());
         let dir = if own.exists() { own } else { cards_dir(&self.state) };
         match SimulatedNode::read(&dir) {
             Ok(node) => Ok(footprint(&node)),
-            Err(error) => Err(Unmeasured::NoContext(error.to_string())),
+            Err(error) => Err(ContextSizeError::NoContext(error.to_string())),
         }
     }
 
@@ -164,11 +164,11 @@ impl ContextGauge for MachineGauge {
         Some(&self.driver)
     }
 
-    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, Unmeasured> {
+    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, ContextSizeError> {
         let mut tries = Vec::new();
         let mut before = self.cards.usage(visible)?;
         if promised > Bytes(0) && before.memory.0.saturating_sub(promised.0) < ROOM.0 {
-            return Err(Unmeasured::Others);
+            return Err(ContextSizeError::Others);
         }
         while tries.len() < TRIES_MAX {
             let mut holder = Holder::start(&self.program, visible, LIMIT, self.slow)?;
@@ -182,7 +182,7 @@ impl ContextGauge for MachineGauge {
             holder.end();
             if promised > Bytes(0) {
                 // Another tenant of the card could falsify a difference.
-                return Err(Unmeasured::Others);
+                return Err(ContextSizeError::Others);
             }
             let after = self.cards.usage(visible)?;
             tries.push(Readings { before: before.in_use, with: with.in_use, after: after.in_use });
@@ -191,7 +191,7 @@ impl ContextGauge for MachineGauge {
             }
             before = after;
         }
-        Err(Unmeasured::Unlike)
+        Err(ContextSizeError::Unlike)
     }
 
     fn tell(&self, visible: &CardUuid) {
@@ -206,7 +206,7 @@ impl MachineGauge {
         let (mut readings, until) = (vec![own], clock::now() + LIMIT);
         for _ in PROBES {
             match holder.grow(until) {
-                Ok(()) | Err(Unmeasured::NoContext(_)) => {}
+                Ok(()) | Err(ContextSizeError::NoContext(_)) => {}
                 Err(_) => return None,
             }
             let usage = self.cards.usage(visible).ok()?;

@@ -23,7 +23,7 @@ pub const TEMP_SUFFIX: &str = ".next";
 
 /// A place where the world can stop: before every effect on disk or hardware, and between the bytes of a write.
 ///
-/// In service nothing ever stops here ([`Intact`]). A test stops at the n-th place and refuses every later effect, as
+/// In service nothing ever stops here ([`NoFaults`]). A test stops at the n-th place and refuses every later effect, as
 /// a kill would: nothing after it is done, undoing included.
 pub trait Seam: Send + Sync {
     /// The world goes on, up to and including this effect.
@@ -38,7 +38,7 @@ pub trait Seam: Send + Sync {
 
 /// The seam of a program in service: nothing stops.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Intact;
+pub struct NoFaults;
 
 /// The seam of a disk that nothing may change: to see whether anything would be.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,7 +59,7 @@ pub enum Mode {
 
 /// What is left of what was written when the power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lasting {
+enum PowerLoss {
     /// All of it.
     Through,
     /// Anything: nobody who needs it is there afterwards.
@@ -70,12 +70,12 @@ enum Lasting {
 #[derive(Clone)]
 pub struct Disk {
     seam: Arc<dyn Seam>,
-    lasting: Lasting,
+    lasting: PowerLoss,
 }
 
-// === impl Intact ===
+// === impl NoFaults ===
 
-impl Seam for Intact {
+impl Seam for NoFaults {
     fn before(&self, _effect: &str) -> io::Result<()> {
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Mode {
 
 impl Default for Disk {
     fn default() -> Self {
-        Self::new(Arc::new(Intact))
+        Self::new(Arc::new(NoFaults))
     }
 }
 
@@ -122,14 +122,14 @@ impl Disk {
     /// A disk with this seam.
     #[must_use]
     pub fn new(seam: Arc<dyn Seam>) -> Self {
-        Self { seam, lasting: Lasting::Through }
+        Self { seam, lasting: PowerLoss::Through }
     }
 
     /// The same disk for files that nobody needs once the power has failed, and nobody believes unread: whatever is killed, they are
     /// there whole or not at all; after a power failure they may be anything. Nobody waits for the disk.
     #[must_use]
     pub fn until_power_fails(&self) -> Self {
-        Self { lasting: Lasting::Until, ..self.clone() }
+        Self { lasting: PowerLoss::Until, ..self.clone() }
     }
 
     /// Passes the seam before an effect that is not one of this disk's own.
@@ -207,7 +207,7 @@ impl Disk {
         write(&mut file)?;
         // The mode given at creation is cut by the umask.
         file.set_permissions(Permissions::from_mode(mode.bits()))?;
-        if self.lasting == Lasting::Until {
+        if self.lasting == PowerLoss::Until {
             // A file system over a network says only now that there is no room.
             return Ok(nix::unistd::close(file)?);
         }
@@ -260,7 +260,7 @@ impl Disk {
     }
 
     fn sync(&self, dir: &File) -> io::Result<()> {
-        if self.lasting == Lasting::Until {
+        if self.lasting == PowerLoss::Until {
             return Ok(());
         }
         self.seam.before("sync directory")?;

@@ -27,7 +27,7 @@ use node_root::NodeRoot;
 
 /// Where the node's parts are, as paths of the node.
 #[derive(Clone, Debug)]
-pub struct Site {
+pub struct NodePaths {
     /// Where the node's file system is seen; `/` on the node itself.
     pub root: PathBuf,
     /// Directory of the kubelet.
@@ -68,7 +68,7 @@ pub struct Finding {
     /// Name of the check.
     pub check: &'static str,
     /// What it comes to.
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     /// What was found.
     pub found: String,
     /// What to do; empty if nothing is to be done.
@@ -77,7 +77,7 @@ pub struct Finding {
 
 /// What a check comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum CheckVerdict {
     /// As it should be.
     Ok,
     /// This user cannot see it.
@@ -88,9 +88,9 @@ pub enum Verdict {
     Failed,
 }
 
-// === impl Verdict ===
+// === impl CheckVerdict ===
 
-impl Verdict {
+impl CheckVerdict {
     /// As a word of the answer.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -107,12 +107,12 @@ impl Verdict {
 
 impl Finding {
     fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Ok, found: found.into(), remedy: String::new() }
+        Self { check, verdict: CheckVerdict::Ok, found: found.into(), remedy: String::new() }
     }
 
     fn new(
         check: &'static str,
-        verdict: Verdict,
+        verdict: CheckVerdict,
         found: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
@@ -121,13 +121,18 @@ impl Finding {
 
     /// Something that this user may not read.
     fn unseen(check: &'static str, what: impl Into<String>) -> Self {
-        Self::new(check, Verdict::NotChecked, what, "run it as root on the node, or in the agent's container")
+        Self::new(
+            check,
+            CheckVerdict::NotChecked,
+            what,
+            "run it as root on the node, or in the agent's container",
+        )
     }
 }
 
 /// Every check of the node itself, in the order in which a Pod needs what they look at.
 #[must_use]
-pub fn examine(site: &Site) -> Vec<Finding> {
+pub fn examine(site: &NodePaths) -> Vec<Finding> {
     let root = NodeRoot::new(&site.root);
     vec![
         host::kubelet(site, &root),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use aliquot_core::grant::{Grant, Spelled};
+use aliquot_core::grant::{Grant, SettingWord};
 use aliquot_core::id::{CardUuid, ClaimUid, ShareName};
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Hardware of one node: opens the backends and joins them with catalogue and layout policy to the [`Parts`] of a node.
+//! Hardware of one node: opens the backends and joins them with catalogue and layout policy to the [`NodeParts`] of a node.
 //!
 //! Nothing here knows the command line: the agent and the commands open hardware the same way.
 
@@ -27,8 +27,8 @@ pub use vendors::MachineCards;
 use crate::contexts::{ContextGauge, MachineGauge, SimulatedGauge};
 use crate::disk::Disk;
 use crate::error_text::chain;
-use crate::node::Parts;
-use vendors::Place;
+use crate::node::NodeParts;
+use vendors::HostRoots;
 
 /// Name of this machine as a node. Claims keep it, so it must not change with the host's name.
 const MACHINE: &str = "machine";
@@ -50,7 +50,7 @@ pub fn open_machine(catalogue: &Catalogue) -> Result<Arc<MachineCards>, Hardware
 /// As [`open_machine`]; a vendor whose driver root is named and has no driver counts as one without cards.
 pub fn open_machine_for_containers(
     catalogue: &Catalogue,
-    place: &Place,
+    place: &HostRoots,
 ) -> Result<Arc<MachineCards>, HardwareError> {
     Ok(MachineCards::open_for_containers(catalogue, place)?)
 }
@@ -60,7 +60,7 @@ pub struct Hardware {
     /// Name of the node.
     pub name: NodeName,
     /// Kind of its cards.
-    pub kind: Kind,
+    pub kind: HardwareKind,
     /// One line about it, for people; may be empty.
     pub about: String,
     /// Labels of the node.
@@ -73,7 +73,7 @@ pub struct Hardware {
 
 /// Kind of a node's cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HardwareKind {
     /// Simulated cards.
     Simulated,
     /// Cards of this machine.
@@ -108,7 +108,7 @@ impl Hardware {
     fn of(node: SimNode) -> Self {
         Self {
             name: node.name().clone(),
-            kind: Kind::Simulated,
+            kind: HardwareKind::Simulated,
             about: node.about().to_owned(),
             labels: node.labels().clone(),
             backend: Box::new(node),
@@ -127,7 +127,7 @@ impl Hardware {
         };
         Ok(Self {
             name: NodeName::new(MACHINE).map_err(|error| HardwareError::Cards(error.to_string()))?,
-            kind: Kind::Machine,
+            kind: HardwareKind::Machine,
             about: machine.about(),
             labels: BTreeMap::new(),
             backend: Box::new(machine.backend()),
@@ -145,8 +145,13 @@ impl Hardware {
 
     /// The parts of a node with this hardware.
     #[must_use]
-    pub fn into_parts(self, catalogue: Arc<Catalogue>, policy: LayoutPolicy, server: ServerVersion) -> Parts {
-        Parts {
+    pub fn into_parts(
+        self,
+        catalogue: Arc<Catalogue>,
+        policy: LayoutPolicy,
+        server: ServerVersion,
+    ) -> NodeParts {
+        NodeParts {
             name: self.name,
             backend: self.backend,
             catalogue,
@@ -160,9 +165,9 @@ impl Hardware {
     }
 }
 
-// === impl Kind ===
+// === impl HardwareKind ===
 
-impl Kind {
+impl HardwareKind {
     /// As a word behind the number of cards.
     #[must_use]
     pub const fn word(self) -> &'static str {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::health::{
-    Cause, Era, Found, Noted, Notes, Subject, UnixSeconds, hold_against, hold_against_all,
+    Cause, Era, NoteOutcome, Notes, Rediscovery, Subject, UnixSeconds, hold_against, hold_against_all,
 };
 use aliquot_core::id::CardUuid;
 use nix::fcntl::Flock;
@@ -106,7 +106,7 @@ impl HealthBook {
 
     /// Applies the records to discovered cards.
     pub fn hold_against(&self, inventory: &mut Inventory, driver: Option<String>) {
-        let found = if driver.is_some() { Found::Answering } else { Found::Described };
+        let found = if driver.is_some() { Rediscovery::Answering } else { Rediscovery::Described };
         match self.notes(&era(driver)) {
             Ok(notes) if notes.is_empty() => {}
             Ok(notes) => hold_against(inventory, &notes, found, &self.xids().0),
@@ -118,13 +118,19 @@ impl HealthBook {
     ///
     /// # Errors
     /// The file cannot be written, or its records are invalid.
-    pub fn note(&self, now: &Era, of: Subject, cause: Cause, at: UnixSeconds) -> Result<Noted, ChangeError> {
+    pub fn note(
+        &self,
+        now: &Era,
+        of: Subject,
+        cause: Cause,
+        at: UnixSeconds,
+    ) -> Result<NoteOutcome, ChangeError> {
         let _lock = self.lock()?;
         let kept = CardHealth::load(&self.path())?.filter(|kept| kept.era.counts_in(now));
         let mut notes = kept.map(|kept| kept.notes).unwrap_or_default();
         notes.make_room(&of.card, &self.xids().0);
         let noted = notes.note(of, cause, at);
-        if noted == Noted::New {
+        if noted == NoteOutcome::New {
             self.store(&CardHealth { era: now.clone(), notes })?;
         }
         Ok(noted)

@@ -41,7 +41,7 @@ use aliquot_core::dra::{
 use aliquot_core::quantity::Quantity;
 
 pub(crate) use documents::version_of;
-pub use problem::{Problem, Severity};
+pub use problem::{ManifestProblem, ProblemSeverity};
 pub use render::{Object, allocation_json, yaml_document};
 pub(crate) use taint::CORDONED;
 
@@ -212,7 +212,7 @@ impl Reader {
 
     /// Everything read, and everything wrong with it.
     #[must_use]
-    pub fn finish(self) -> (Manifests, Vec<Problem>) {
+    pub fn finish(self) -> (Manifests, Vec<ManifestProblem>) {
         (self.manifests, self.cx.problems.into_list())
     }
 
@@ -231,7 +231,7 @@ impl Default for Reader {
 
 /// Reads one text.
 #[must_use]
-pub fn read(file: &str, text: &str) -> (Manifests, Vec<Problem>) {
+pub fn read(file: &str, text: &str) -> (Manifests, Vec<ManifestProblem>) {
     let mut reader = Reader::new();
     reader.text(file, text);
     reader.finish()

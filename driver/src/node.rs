@@ -54,23 +54,23 @@ use nix::fcntl::Flock;
 pub use agree::Differs;
 pub use contexts::{ContextMeasurement, MeasuredContext};
 use lock::{lock, must_be_own};
-use operate::{Fresh, Operation};
+use operate::{NewPartitions, NodeOperation};
 pub use service::{NodeService, NodeSnapshot};
 use site::Site;
-use state::{Alone, State, ledger_of, offers_of};
+use state::{ExclusiveState, State, ledger_of, offers_of};
 
-use crate::checkpoint::{ClaimKind, ClaimRecord, JournalError, JournalFile, JournalStore, Making};
+use crate::checkpoint::{ClaimKind, ClaimRecord, JournalError, JournalFile, JournalStore, PartitionProgress};
 use crate::contexts::ContextGauge;
 use crate::disk::Disk;
 use crate::health::era;
-use crate::prepare::{Hands, Outcome, PrepareError, PreparedClaim, Released};
+use crate::prepare::{Hands, PrepareError, PrepareOutcome, PreparedClaim, ReleaseOutcome};
 use crate::recover::{Recovery, recover};
 use crate::region::close_to_others;
 use crate::state_dir::wait::LockHolder;
 use crate::state_dir::{self, StateDirError};
 
 /// What a node is made of.
-pub struct Parts {
+pub struct NodeParts {
     /// Name of the node.
     pub name: NodeName,
     /// Hardware, or a simulation of it.
@@ -221,7 +221,7 @@ impl Node {
     ///
     /// # Errors
     /// The directory or the journal cannot be used; nothing of them is lost.
-    pub fn open(parts: Parts, dirs: &Dirs, access: Access) -> Result<(Self, Recovery), OpenError> {
+    pub fn open(parts: NodeParts, dirs: &Dirs, access: Access) -> Result<(Self, Recovery), OpenError> {
         let state = state_dir::make(&dirs.state, access)?;
         let grants = state.join("grants");
         // The user names it, maybe by a symbolic link: /var/run is one.
@@ -342,7 +342,7 @@ impl Node {
     }
 
     /// Partitions that we made.
-    pub fn partitions(&self) -> impl Iterator<Item = (&PartitionAt, &Making)> {
+    pub fn partitions(&self) -> impl Iterator<Item = (&PartitionAt, &PartitionProgress)> {
         self.state.journal().partitions.iter()
     }
 
@@ -386,7 +386,7 @@ impl Node {
     ///
     /// # Errors
     /// Something cannot be given back now; the journal says so, and the next call or start goes on.
-    pub fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    pub fn release(&mut self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         if self.lock.is_none() {
             return Err(PrepareError::ReadOnly);
         }
@@ -404,8 +404,8 @@ impl Node {
         &mut self,
         uid: &ClaimUid,
         cards: &mut Option<Inventory>,
-    ) -> Result<Outcome, PrepareError> {
-        self.operate(|operation| operation.make_whole(uid, &Fresh::new(), cards))
+    ) -> Result<PrepareOutcome, PrepareError> {
+        self.operate(|operation| operation.make_whole(uid, &NewPartitions::new(), cards))
     }
 
     /// Undoes everything of a claim, and forgets it.
@@ -418,8 +418,8 @@ impl Node {
         self.site.hands()
     }
 
-    fn operate<R>(&mut self, run: impl FnOnce(&mut Operation<'_, Alone<'_>>) -> R) -> R {
-        let mut operation = Operation::new(&self.site, Alone(&mut self.state));
+    fn operate<R>(&mut self, run: impl FnOnce(&mut NodeOperation<'_, ExclusiveState<'_>>) -> R) -> R {
+        let mut operation = NodeOperation::new(&self.site, ExclusiveState(&mut self.state));
         let answer = run(&mut operation);
         self.notes.append(&mut operation.notes);
         answer

@@ -22,7 +22,7 @@ mod shims;
 mod undo;
 
 pub use decode::DecodeError;
-pub(crate) use execute::{CONTAINER_GRANTS, Hands, Outcome, access_edits, run_steps};
+pub(crate) use execute::{CONTAINER_GRANTS, Hands, PrepareOutcome, access_edits, run_steps};
 pub(crate) use settings::{fault, recorded};
 pub(crate) use shims::ShimCopies;
 pub(crate) use undo::{run_undo, unknown_claims};
@@ -32,7 +32,7 @@ use std::io;
 use aliquot_cdi::StoreError;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::id::{ClaimUid, ShareName};
-use aliquot_core::plan::Refusal;
+use aliquot_core::plan::PlanRefusal;
 use aliquot_core::ports::{BackendError, PartitionAt};
 use aliquot_core::units::Bytes;
 
@@ -64,7 +64,7 @@ pub struct PreparedDevice {
 
 /// Whether there was anything to release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseOutcome {
     /// The claim was prepared, and is released now.
     Released,
     /// The claim was not prepared here.
@@ -79,7 +79,7 @@ pub enum PrepareError {
     Decode(#[from] DecodeError),
     /// It was decided against; nothing was touched.
     #[error(transparent)]
-    Refused(#[from] Box<Refusal>),
+    Refused(#[from] Box<PlanRefusal>),
     /// It is prepared already with another allocation.
     #[error(
         "claim {claim} is prepared with another allocation: it holds {held}, asked is {asked}; memory, compute and settings of \

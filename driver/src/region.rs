@@ -48,9 +48,9 @@ use crate::state_dir::{file, wait};
 use mapping::{Image, Mapping};
 
 pub use futex::{wait_any, wake};
-pub use live::{Changed, Live};
+pub use live::{LimitsWritten, Live};
 pub(crate) use liveness::start_time;
-pub use watched::{Life, Reaped, SeenProcess, UsageCopy, UsageFile};
+pub use watched::{Life, ReapOutcome, SeenProcess, UsageCopy, UsageFile};
 
 /// Name of the limits file in the directory of a share.
 pub const LIMITS: &str = "limits";

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, run};
+use aliquot_driver::cli::{Colour, Progress, RedrawMode, Terminal, run};
 
 /// What one command did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn ran(words: impl IntoIterator<Item = OsString>) -> Ran {
         input: &mut input,
         colour: Colour::Off,
         progress: Progress::Off,
-        screen: Screen::None,
+        screen: RedrawMode::None,
     };
     let code = run(words, &mut terminal);
     let text = |bytes| String::from_utf8(bytes).unwrap();

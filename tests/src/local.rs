@@ -15,7 +15,7 @@ use aliquot_core::catalogue::Catalogue;
 use aliquot_core::offer::LayoutPolicy;
 use aliquot_core::offer::server::ServerVersion;
 use aliquot_driver::disk::Disk;
-use aliquot_driver::node::{Access, Dirs, Node, Parts};
+use aliquot_driver::node::{Access, Dirs, Node, NodeParts};
 use aliquot_sim_device::Card;
 use tempfile::TempDir;
 
@@ -179,7 +179,7 @@ impl Local {
         let file = Personality::named(self.node).unwrap().load().unwrap();
         let catalogue = Arc::new(Catalogue::embedded());
         let backend = SimNode::open(&file, &catalogue, &self.state().join("hardware")).unwrap();
-        let parts = Parts {
+        let parts = NodeParts {
             name: backend.name().clone(),
             backend: Box::new(backend),
             catalogue,

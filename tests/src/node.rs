@@ -23,7 +23,7 @@ use aliquot_core::partition::Part;
 use aliquot_core::ports::{DeviceBackend, LivePartition};
 use aliquot_core::quantity::{Format, Quantity};
 use aliquot_driver::disk::{Disk, Seam};
-use aliquot_driver::node::{Access, Dirs, Node, OpenError, Parts};
+use aliquot_driver::node::{Access, Dirs, Node, NodeParts, OpenError};
 use aliquot_driver::recover::Recovery;
 
 /// A node that can be opened again and again.
@@ -116,9 +116,9 @@ impl World {
 
     /// What a node is made of, on this disk.
     #[must_use]
-    pub fn parts(&self, disk: Disk) -> Parts {
+    pub fn parts(&self, disk: Disk) -> NodeParts {
         let backend = self.hardware();
-        Parts {
+        NodeParts {
             name: backend.name().clone(),
             backend: Box::new(backend),
             catalogue: self.catalogue.clone(),

@@ -22,7 +22,7 @@ use aliquot_driver::agent::store::NodeStore;
 use aliquot_driver::agent::takeover::{NodeSource, OpenNode};
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node};
-use aliquot_driver::run::simulated::Simulated;
+use aliquot_driver::run::simulated::SimulatedCards;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -179,7 +179,7 @@ impl RunningAgent {
 fn open(node: Node, watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore>) -> OpenNode {
     let grants = node.grants_dir().to_owned();
     let state = grants.with_file_name("");
-    let cards = Simulated { state: state.clone(), libraries: state.join("lib") };
+    let cards = SimulatedCards { state: state.clone(), libraries: state.join("lib") };
     let governors = Governors::new(state, grants, Arc::new(cards), None);
     OpenNode { store: watched(store(node)), governors: Arc::new(Mutex::new(governors)) }
 }

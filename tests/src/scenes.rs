@@ -6,7 +6,9 @@ use aliquot_backend_sim::{Personality, SimNode};
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::dra::{DeviceClass, Node, ResourceSlice};
-use aliquot_core::offer::policy::{CardSelector, Glob, Rule, Slot, SplitPiece, SplitPlace, SplitRecipe};
+use aliquot_core::offer::policy::{
+    CardSelector, Glob, LayoutRule, Slot, SplitPiece, SplitPlace, SplitRecipe,
+};
 use aliquot_core::offer::{Layout, LayoutPolicy, ServerVersion, ShareTerms, UsageHint, classes, offers};
 use aliquot_core::ports::DeviceBackend;
 use aliquot_core::units::{Bytes, Cores};
@@ -149,7 +151,7 @@ fn split(inventory: &Inventory, catalogue: &Catalogue, terms: &ShareTerms) -> La
             let piece = SplitPiece { template, place: SplitPlace::Anywhere { copies: 2 } };
             let recipe = Some(SplitRecipe { pieces: vec![piece] });
             let selector = CardSelector { model: Some(Glob(model.to_string())), ..CardSelector::default() };
-            Some(Rule { selector, layout: Layout::Split { recipe, terms: terms.clone() } })
+            Some(LayoutRule { selector, layout: Layout::Split { recipe, terms: terms.clone() } })
         })
         .collect();
     LayoutPolicy { rules, default: Layout::Whole }

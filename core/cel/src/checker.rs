@@ -32,7 +32,7 @@ pub(super) fn check(expr: &Expr, environment: &Environment) -> Result<Node, Chec
     }
 }
 
-type Typed = (Node, Type);
+type TypedNode = (Node, Type);
 
 fn fail<T>(at: Offset, why: impl Into<String>) -> Result<T, CheckError> {
     Err(CheckError { at, why: why.into() })
@@ -63,7 +63,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn expr(&mut self, expr: &Expr) -> Result<Typed, CheckError> {
+    fn expr(&mut self, expr: &Expr) -> Result<TypedNode, CheckError> {
         let (node, found) = match &expr.form {
             Form::Literal(value) => (Node::Const(value.clone()), literal_type(value)),
             Form::Ident(name) => self.ident(expr.at, name)?,
@@ -88,7 +88,7 @@ impl<'a> Checker<'a> {
         Ok((node, found))
     }
 
-    fn ident(&self, at: Offset, name: &str) -> Result<Typed, CheckError> {
+    fn ident(&self, at: Offset, name: &str) -> Result<TypedNode, CheckError> {
         if let Some((slot, (_, found))) =
             self.scope.iter().enumerate().rev().find(|(_, (known, _))| **known == *name)
         {
@@ -110,7 +110,7 @@ impl<'a> Checker<'a> {
         operand: &Expr,
         field: &Arc<str>,
         how: Selection,
-    ) -> Result<Typed, CheckError> {
+    ) -> Result<TypedNode, CheckError> {
         if how == Selection::Value
             && let Some((of, name)) = qualified(expr).and_then(|name| type_named(&name))
         {
@@ -156,7 +156,7 @@ impl<'a> Checker<'a> {
         name: &str,
         target: Option<&Expr>,
         args: &[Expr],
-    ) -> Result<Typed, CheckError> {
+    ) -> Result<TypedNode, CheckError> {
         // `a.b(c)` is a function of the name `a.b`, if there is one, whatever `a` is.
         if let Some(target) = target
             && let Some(qualified) = qualified(target).map(|prefix| format!("{prefix}.{name}"))
@@ -237,13 +237,13 @@ impl<'a> Checker<'a> {
         Ok(node)
     }
 
-    fn logic(&mut self, connective: Connective, terms: &[Expr]) -> Result<Typed, CheckError> {
+    fn logic(&mut self, connective: Connective, terms: &[Expr]) -> Result<TypedNode, CheckError> {
         let nodes = terms.iter().map(|term| self.condition(term)).collect::<Result<Vec<_>, _>>()?;
         Ok((if connective == Connective::And { Node::And(nodes) } else { Node::Or(nodes) }, Type::Bool))
     }
 
     /// The type of an element that may be marked with `?`.
-    fn element(&mut self, expr: &Expr, presence: Presence) -> Result<Typed, CheckError> {
+    fn element(&mut self, expr: &Expr, presence: Presence) -> Result<TypedNode, CheckError> {
         let (node, found) = self.expr(expr)?;
         match (presence, &found) {
             (Presence::IfValue, Type::Optional(inner)) => {
@@ -286,7 +286,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    fn list(&mut self, elements: &[(Expr, Presence)]) -> Result<Typed, CheckError> {
+    fn list(&mut self, elements: &[(Expr, Presence)]) -> Result<TypedNode, CheckError> {
         let (mut nodes, mut types, mut common) = (Vec::new(), Vec::new(), None);
         for (element, presence) in elements {
             let (node, found) = self.element(element, *presence)?;
@@ -300,7 +300,7 @@ impl<'a> Checker<'a> {
         Ok((Node::list(nodes), Type::list(element)))
     }
 
-    fn map(&mut self, entries: &[(Expr, Expr, Presence)]) -> Result<Typed, CheckError> {
+    fn map(&mut self, entries: &[(Expr, Expr, Presence)]) -> Result<TypedNode, CheckError> {
         let (mut nodes, mut key_types, mut value_types) = (Vec::new(), Vec::new(), Vec::new());
         let (mut keys, mut values) = (None, None);
         for (key, value, presence) in entries {
@@ -319,7 +319,7 @@ impl<'a> Checker<'a> {
         Ok((Node::Map(nodes), Type::map(key, value)))
     }
 
-    fn fold(&mut self, fold: &Fold) -> Result<Typed, CheckError> {
+    fn fold(&mut self, fold: &Fold) -> Result<TypedNode, CheckError> {
         let (range, range_type) = self.expr(&fold.range)?;
         let (first, second) = match self.bindings.resolve(&range_type) {
             Type::List(element) if fold.var2.is_some() => (Type::Int, (*element).clone()),

@@ -190,7 +190,7 @@ impl Lexer<'_> {
         let triple = if quote == "\"" { "\"\"\"" } else { "'''" };
         let fence = if self.rest().starts_with(triple) { triple } else { quote };
         self.at += fence.len();
-        let mut decoded = Decoded::default();
+        let mut decoded = LiteralContent::default();
         loop {
             if self.rest().starts_with(fence) {
                 self.at += fence.len();
@@ -215,7 +215,7 @@ impl Lexer<'_> {
     }
 
     /// Decodes one escape sequence. In bytes, `\x` and octal are a byte; in text they are a code point.
-    fn escape(&mut self, prefix: Prefix, decoded: &mut Decoded) -> Result<(), SyntaxError> {
+    fn escape(&mut self, prefix: Prefix, decoded: &mut LiteralContent) -> Result<(), SyntaxError> {
         let Some(kind) = self.peek(1) else {
             return self.fail("the string is not closed");
         };
@@ -266,12 +266,12 @@ struct Prefix {
 
 /// A literal's content both ways; only one of them is used.
 #[derive(Default)]
-struct Decoded {
+struct LiteralContent {
     text: String,
     bytes: Vec<u8>,
 }
 
-impl Decoded {
+impl LiteralContent {
     fn push(&mut self, c: char) {
         self.text.push(c);
         self.bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());

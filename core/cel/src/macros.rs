@@ -33,8 +33,8 @@ pub(super) fn member_call(
 ) -> Result<Form, SyntaxError> {
     match (&*name, args.len()) {
         ("bind", 3) if matches!(&target.form, Form::Ident(root) if &**root == "cel") => bind(args),
-        ("optMap", 2) => optional(at, target, args, Wrapped::Again),
-        ("optFlatMap", 2) => optional(at, target, args, Wrapped::Already),
+        ("optMap", 2) => optional(at, target, args, OptionalBody::Again),
+        ("optFlatMap", 2) => optional(at, target, args, OptionalBody::Already),
         ("sortBy", 2) => sort_by(at, target, args),
         ("all" | "exists" | "exists_one" | "filter" | "map", 2) | ("map", 3) => {
             one_variable(&name, target, args)
@@ -106,7 +106,7 @@ fn bind(args: Vec<Expr>) -> Result<Form, SyntaxError> {
 
 /// Whether the body of `optMap` or `optFlatMap` already yields an optional.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wrapped {
+enum OptionalBody {
     Already,
     Again,
 }
@@ -121,14 +121,14 @@ fn hidden(at: Offset) -> Expr {
 }
 
 /// `t.hasValue() ? optional.of(bind(name, t.value(), body)) : optional.none()`, with the target evaluated once.
-fn optional(at: Offset, target: Expr, args: Vec<Expr>, wrapped: Wrapped) -> Result<Form, SyntaxError> {
+fn optional(at: Offset, target: Expr, args: Vec<Expr>, wrapped: OptionalBody) -> Result<Form, SyntaxError> {
     let [name, body] = exactly(args)?;
     let init = Box::new(call(at, "value", Some(hidden(at)), Vec::new()));
     let bound = Form::Bind { name: variable(&name)?, init, body: Box::new(body) };
     let bound = Expr { at, form: bound };
     let then = match wrapped {
-        Wrapped::Already => bound,
-        Wrapped::Again => call(at, "optional.of", None, vec![bound]),
+        OptionalBody::Already => bound,
+        OptionalBody::Again => call(at, "optional.of", None, vec![bound]),
     };
     let condition = call(at, "hasValue", Some(hidden(at)), Vec::new());
     let none = call(at, "optional.none", None, Vec::new());

@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Result<Expr, SyntaxError> {
 }
 
 /// An expression and how deep its tree is.
-type Deep = (Expr, usize);
+type DepthExpr = (Expr, usize);
 
 struct Parser {
     tokens: Vec<(Token, Offset)>,
@@ -104,20 +104,20 @@ impl Parser {
     }
 
     /// Refuses a tree that has grown deeper than walking it is safe.
-    fn grown(&self, at: Offset, form: Form, depth: usize) -> Result<Deep, SyntaxError> {
+    fn grown(&self, at: Offset, form: Form, depth: usize) -> Result<DepthExpr, SyntaxError> {
         if depth > DEPTH_MAX {
             return self.fail(format!("the expression is nested more than {DEPTH_MAX} deep"));
         }
         Ok((Expr { at, form }, depth))
     }
 
-    fn call(&self, at: Offset, name: &str, args: Vec<Deep>) -> Result<Deep, SyntaxError> {
+    fn call(&self, at: Offset, name: &str, args: Vec<DepthExpr>) -> Result<DepthExpr, SyntaxError> {
         let depth = 1 + args.iter().map(|(_, depth)| *depth).max().unwrap_or(0);
         let args = args.into_iter().map(|(expr, _)| expr).collect();
         self.grown(at, Form::Call { name: name.into(), target: None, args }, depth)
     }
 
-    fn expr(&mut self) -> Result<Deep, SyntaxError> {
+    fn expr(&mut self) -> Result<DepthExpr, SyntaxError> {
         if self.depth >= DEPTH_MAX {
             return self.fail(format!("the expression is nested more than {DEPTH_MAX} deep"));
         }
@@ -130,7 +130,7 @@ impl Parser {
     }
 
     /// What follows the `?` of a condition.
-    fn choice(&mut self, at: Offset, condition: Deep) -> Result<Deep, SyntaxError> {
+    fn choice(&mut self, at: Offset, condition: DepthExpr) -> Result<DepthExpr, SyntaxError> {
         let then = self.binary(0)?;
         self.expect(":")?;
         let otherwise = self.expr()?;
@@ -148,7 +148,7 @@ impl Parser {
     }
 
     /// Operands and operators of `level` and tighter ones, grouped from the left.
-    fn binary(&mut self, level: usize) -> Result<Deep, SyntaxError> {
+    fn binary(&mut self, level: usize) -> Result<DepthExpr, SyntaxError> {
         let at = self.at();
         let mut left = self.unary()?;
         while let Some((sign, found)) = self.operator(level) {
@@ -159,7 +159,13 @@ impl Parser {
     }
 
     /// One node for an operator and its operands; a chain of `&&` or of `||` is one node, however long.
-    fn combined(&self, at: Offset, sign: &str, left: Deep, right: Deep) -> Result<Deep, SyntaxError> {
+    fn combined(
+        &self,
+        at: Offset,
+        sign: &str,
+        left: DepthExpr,
+        right: DepthExpr,
+    ) -> Result<DepthExpr, SyntaxError> {
         let connective = match sign {
             "&&" => Connective::And,
             "||" => Connective::Or,
@@ -179,7 +185,7 @@ impl Parser {
         }
     }
 
-    fn unary(&mut self) -> Result<Deep, SyntaxError> {
+    fn unary(&mut self) -> Result<DepthExpr, SyntaxError> {
         match self.peek() {
             Token::Sign("!" | "-") => self.signed(),
             _ => self.member(),
@@ -187,7 +193,7 @@ impl Parser {
     }
 
     /// Pairs of the same sign cancel out; a minus before a number belongs to the number.
-    fn signed(&mut self) -> Result<Deep, SyntaxError> {
+    fn signed(&mut self) -> Result<DepthExpr, SyntaxError> {
         let at = self.at();
         for (sign, name) in [("!", "!_"), ("-", "-_")] {
             let mut count = 0;
@@ -205,7 +211,7 @@ impl Parser {
         self.member()
     }
 
-    fn member(&mut self) -> Result<Deep, SyntaxError> {
+    fn member(&mut self) -> Result<DepthExpr, SyntaxError> {
         let mut found = self.primary()?;
         while matches!(self.peek(), Token::Sign("." | "[")) {
             found = self.trailer(found)?;
@@ -214,7 +220,7 @@ impl Parser {
     }
 
     /// One selection, call or index after `left`.
-    fn trailer(&mut self, (left, mut depth): Deep) -> Result<Deep, SyntaxError> {
+    fn trailer(&mut self, (left, mut depth): DepthExpr) -> Result<DepthExpr, SyntaxError> {
         let at = self.at();
         let form = if self.accept("[") {
             let name = if self.accept("?") { "_[?_]" } else { "_[_]" };
@@ -255,7 +261,7 @@ impl Parser {
         }
     }
 
-    fn primary(&mut self) -> Result<Deep, SyntaxError> {
+    fn primary(&mut self) -> Result<DepthExpr, SyntaxError> {
         match self.peek() {
             Token::Sign("(") => self.group(),
             Token::Sign("[") => self.list(),
@@ -264,7 +270,7 @@ impl Parser {
         }
     }
 
-    fn group(&mut self) -> Result<Deep, SyntaxError> {
+    fn group(&mut self) -> Result<DepthExpr, SyntaxError> {
         self.expect("(")?;
         let inner = self.expr()?;
         self.expect(")")?;
@@ -272,7 +278,7 @@ impl Parser {
     }
 
     /// A literal, a name or a call.
-    fn atom(&mut self) -> Result<Deep, SyntaxError> {
+    fn atom(&mut self) -> Result<DepthExpr, SyntaxError> {
         let at = self.at();
         let negative = self.accept("-");
         if !negative && (self.accept(".") || matches!(self.peek(), Token::Ident(_))) {
@@ -298,7 +304,7 @@ impl Parser {
         Ok((Expr { at, form: Form::Literal(value) }, 1))
     }
 
-    fn name(&mut self, at: Offset) -> Result<Deep, SyntaxError> {
+    fn name(&mut self, at: Offset) -> Result<DepthExpr, SyntaxError> {
         let name = self.ident()?;
         if RESERVED.contains(&&*name) {
             return Err(SyntaxError { at, why: format!("`{name}` is a reserved word") });
@@ -315,7 +321,7 @@ impl Parser {
         if self.accept("?") { Presence::IfValue } else { Presence::Always }
     }
 
-    fn list(&mut self) -> Result<Deep, SyntaxError> {
+    fn list(&mut self) -> Result<DepthExpr, SyntaxError> {
         let at = self.at();
         self.expect("[")?;
         let (mut elements, mut deepest) = (Vec::new(), 0);
@@ -332,7 +338,7 @@ impl Parser {
         self.grown(at, Form::List(elements), deepest + 1)
     }
 
-    fn map(&mut self) -> Result<Deep, SyntaxError> {
+    fn map(&mut self) -> Result<DepthExpr, SyntaxError> {
         let at = self.at();
         self.expect("{")?;
         let (mut entries, mut deepest) = (Vec::new(), 0);

@@ -298,7 +298,7 @@ fn map(entries: &[(Node, Node, Presence)], run: &mut Run<'_>) -> Outcome {
 
 /// What a walk has gathered so far.
 #[derive(Default)]
-struct Gathered {
+struct WalkState {
     fault: Option<Fault>,
     count: usize,
     list: Vec<Value>,
@@ -314,7 +314,7 @@ enum Next {
 impl FoldNode {
     fn eval(&self, run: &mut Run<'_>) -> Outcome {
         let range = self.range.eval(run)?;
-        let mut gathered = Gathered::default();
+        let mut gathered = WalkState::default();
         let base = run.locals.len();
         let result = self.visit_all(&range, run, &mut gathered);
         run.locals.truncate(base);
@@ -324,7 +324,7 @@ impl FoldNode {
         }
     }
 
-    fn visit_all(&self, range: &Value, run: &mut Run<'_>, gathered: &mut Gathered) -> Outcome<Next> {
+    fn visit_all(&self, range: &Value, run: &mut Run<'_>, gathered: &mut WalkState) -> Outcome<Next> {
         match range {
             Value::List(elements) => {
                 for (index, element) in elements.iter().enumerate() {
@@ -346,7 +346,7 @@ impl FoldNode {
         Ok(Next::Element)
     }
 
-    fn visit(&self, key: Value, value: &Value, run: &mut Run<'_>, gathered: &mut Gathered) -> Outcome<Next> {
+    fn visit(&self, key: Value, value: &Value, run: &mut Run<'_>, gathered: &mut WalkState) -> Outcome<Next> {
         run.meter.charge(1)?;
         let base = run.locals.len();
         run.locals.push(Ok(key.clone()));
@@ -369,7 +369,7 @@ fn condition(node: &Node, run: &mut Run<'_>) -> Outcome<bool> {
 }
 
 impl Walk {
-    fn visit(&self, key: Value, run: &mut Run<'_>, gathered: &mut Gathered) -> Outcome<Next> {
+    fn visit(&self, key: Value, run: &mut Run<'_>, gathered: &mut WalkState) -> Outcome<Next> {
         match self {
             Self::All(body) => return Self::quantify(body, false, run, gathered),
             Self::Exists(body) => return Self::quantify(body, true, run, gathered),
@@ -388,7 +388,7 @@ impl Walk {
     }
 
     /// One element of `all` or `exists`: the deciding value ends the walk, an error does not.
-    fn quantify(body: &Node, decides: bool, run: &mut Run<'_>, gathered: &mut Gathered) -> Outcome<Next> {
+    fn quantify(body: &Node, decides: bool, run: &mut Run<'_>, gathered: &mut WalkState) -> Outcome<Next> {
         match condition(body, run) {
             Ok(found) if found == decides => return Ok(Next::Done(Value::Bool(decides))),
             Ok(_) => {}
@@ -400,7 +400,7 @@ impl Walk {
         Ok(Next::Element)
     }
 
-    fn gather(&self, key: Value, run: &mut Run<'_>, gathered: &mut Gathered) -> Outcome<()> {
+    fn gather(&self, key: Value, run: &mut Run<'_>, gathered: &mut WalkState) -> Outcome<()> {
         match self {
             Self::List { element, .. } => gathered.list.push(element.eval(run)?),
             Self::Map { value, .. } => {
@@ -421,7 +421,7 @@ impl Walk {
         Ok(())
     }
 
-    fn finish(&self, gathered: Gathered) -> Outcome {
+    fn finish(&self, gathered: WalkState) -> Outcome {
         Ok(match self {
             Self::All(_) => gathered.fault.map_or(Ok(Value::Bool(true)), Err)?,
             Self::Exists(_) => gathered.fault.map_or(Ok(Value::Bool(false)), Err)?,

@@ -19,19 +19,19 @@ use core::num::NonZeroU64;
 
 /// A stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lane(pub NonZeroU64);
+pub struct StreamLane(pub NonZeroU64);
 
 /// The stream for which a graph has memory, and since when. Zeros: it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackingSeat {
-    lane: Option<Lane>,
+    lane: Option<StreamLane>,
     since: u64,
 }
 
 /// Whether allocations of a launch outlive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Outliving {
+pub enum AllocationLifetime {
     /// None does.
     Nothing = 0,
     /// Some do, or may.
@@ -65,8 +65,8 @@ pub enum LaunchNeed {
 pub struct GraphOperation {
     /// What it reserves.
     pub way: LaunchNeed,
-    lane: Option<Lane>,
-    leaves: Outliving,
+    lane: Option<StreamLane>,
+    leaves: AllocationLifetime,
     /// No other one has it; from 1 on.
     pub number: u64,
     /// Whether nothing else was under way.
@@ -112,7 +112,7 @@ pub struct History {
     /// Seats from before are gone.
     all: u64,
     /// A lane, when it last may have taken from others, and when another lane last may have.
-    taker: Option<Lane>,
+    taker: Option<StreamLane>,
     by_taker: u64,
     by_others: u64,
     /// Seats from then and before may have their memory together with others of their lane.
@@ -125,7 +125,7 @@ pub struct History {
     ended: u64,
     taken: AllocationTime,
     /// The first lane, and whether there were others.
-    first: Option<Lane>,
+    first: Option<StreamLane>,
     others: u32,
     /// Since a graph was seen to get the memory of another one of its lane.
     shares: u32,
@@ -135,7 +135,7 @@ pub struct History {
 
 impl History {
     /// Whether a launch in this lane finds its memory there.
-    fn serves(&self, seat: BackingSeat, lane: Option<Lane>) -> bool {
+    fn serves(&self, seat: BackingSeat, lane: Option<StreamLane>) -> bool {
         let others = if lane == self.taker { self.by_others } else { self.by_taker };
         lane.is_some()
             && seat.lane == lane
@@ -168,12 +168,17 @@ impl History {
 
     /// A launch or an upload is about to begin. An unbacked one may take the memory of backed ones in flight. So the memory of
     /// those is reserved until they end, before the unbacked one calls the driver.
-    pub fn begin(&mut self, seat: &mut BackingSeat, lane: Option<Lane>, leaves: Outliving) -> GraphOperation {
+    pub fn begin(
+        &mut self,
+        seat: &mut BackingSeat,
+        lane: Option<StreamLane>,
+        leaves: AllocationLifetime,
+    ) -> GraphOperation {
         // Its lasting allocations lie in memory that other graphs count on.
-        let disturbs = leaves == Outliving::Something && self.is_shared(*seat);
+        let disturbs = leaves == AllocationLifetime::Something && self.is_shared(*seat);
         let has_own = self.taken == AllocationTime::AtInstantiation;
         let has_seat = self.serves(*seat, lane) && self.unbacked == 0 && !(disturbs && self.backed > 0);
-        let is_backed = leaves != Outliving::Earlier && (has_own || has_seat);
+        let is_backed = leaves != AllocationLifetime::Earlier && (has_own || has_seat);
         let (number, alone) = self.enter();
         if is_backed {
             self.backed += 1;
@@ -193,7 +198,7 @@ impl History {
     pub fn begin_beside(
         &mut self,
         seat: &mut BackingSeat,
-        lane: Option<Lane>,
+        lane: Option<StreamLane>,
         other: BackingSeat,
     ) -> Option<GraphOperation> {
         if self.shares == 0 || self.unbacked > 0 || !self.serves(other, lane) {
@@ -203,18 +208,24 @@ impl History {
         self.backed += 1;
         self.shared = self.tick();
         *seat = BackingSeat { lane, since: self.shared };
-        Some(GraphOperation { way: LaunchNeed::Backed, lane, leaves: Outliving::Nothing, number, alone })
+        Some(GraphOperation {
+            way: LaunchNeed::Backed,
+            lane,
+            leaves: AllocationLifetime::Nothing,
+            number,
+            alone,
+        })
     }
 
     /// An instantiation is about to begin, with an upload in this lane.
-    pub fn begin_new(&mut self, lane: Option<Lane>) -> GraphOperation {
+    pub fn begin_new(&mut self, lane: Option<StreamLane>) -> GraphOperation {
         let (number, alone) = self.enter();
         self.unbacked += 1;
-        GraphOperation { way: LaunchNeed::Unbacked, lane, leaves: Outliving::Nothing, number, alone }
+        GraphOperation { way: LaunchNeed::Unbacked, lane, leaves: AllocationLifetime::Nothing, number, alone }
     }
 
     /// Something was launched in this lane. If there never was another one, what the driver keeps is this one's.
-    fn see(&mut self, lane: Lane) {
+    fn see(&mut self, lane: StreamLane) {
         self.first = self.first.or(Some(lane));
         if self.first != Some(lane) {
             self.others = 1;
@@ -239,7 +250,7 @@ impl History {
         *seat = BackingSeat { lane: lane.filter(|_| from.is_some()), since: now };
         match (from, lane) {
             (Some(Source::Card), Some(_)) => {}
-            (Some(_), Some(lane)) if begun.leaves != Outliving::Something => {
+            (Some(_), Some(lane)) if begun.leaves != AllocationLifetime::Something => {
                 if self.taker != Some(lane) {
                     (self.taker, self.by_others) = (Some(lane), self.by_taker);
                 }

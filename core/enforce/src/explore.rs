@@ -10,7 +10,7 @@ use std::boxed::Box;
 
 /// What a killed thread unwinds with; catch it at the top of the thread.
 #[derive(Debug)]
-pub struct Killed;
+pub struct KilledThread;
 
 shuttle::thread_local! {
     static LEFT: Cell<Option<u32>> = Cell::new(None);
@@ -24,7 +24,7 @@ pub fn die_after(accesses: u32) {
 fn step() {
     LEFT.with(|left| match left.get() {
         None => {}
-        Some(0) => std::panic::resume_unwind(Box::new(Killed)),
+        Some(0) => std::panic::resume_unwind(Box::new(KilledThread)),
         Some(more) => left.set(Some(more - 1)),
     });
 }

@@ -47,7 +47,7 @@ pub struct Size {
 
 /// The change that the caller makes to the memory accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum AccountingChange {
     /// Release this many bytes; 0: nothing.
     Release(u64),
     /// The pool grew by this many bytes beyond the reservation: charge them.
@@ -106,9 +106,9 @@ impl Growth {
     }
 
     /// An operation ended; `reserved` was read after its vendor call and after the stamp was taken.
-    pub fn settle(&mut self, stamp: Stamp, operation: Operation, reserved: u64) -> Settled {
+    pub fn settle(&mut self, stamp: Stamp, operation: Operation, reserved: u64) -> AccountingChange {
         if stamp.0 != self.ended {
-            return Settled::Stale;
+            return AccountingChange::Stale;
         }
         let in_books = self.in_books();
         let cap = self.held.saturating_add(operation.worst);
@@ -118,7 +118,7 @@ impl Growth {
         if reserved > in_books {
             self.held = reserved - self.pending;
             self.ended = self.ended.wrapping_add(1);
-            return Settled::Charge(reserved - in_books);
+            return AccountingChange::Charge(reserved - in_books);
         }
         // Promised room may be gone: a trim released it, or this operation used it instead of growing the pool. The operation
         // with the promise then grows the pool. So no bytes are released while a promise is open.
@@ -127,7 +127,7 @@ impl Growth {
         if *self != before {
             self.ended = self.ended.wrapping_add(1);
         }
-        Settled::Release(cap - self.held)
+        AccountingChange::Release(cap - self.held)
     }
 
     /// The driver refused an operation and did not report the size: the operation allocated nothing, its reservation is released.

@@ -52,15 +52,15 @@ use crate::cost::{Costs, Estimate, Key, Shape, Trust};
 use crate::marks::{BatchStart, ChargeBasis, Due, Events, FinishedBatch, Marks, Recorded, Streams};
 use crate::unbilled::{self, ComputeAccounting};
 use crate::units::{Nanos, Ppm};
-use ahead::Unmeasured;
-use clocked::Clocked;
+use ahead::UnmeasuredLaunches;
+use clocked::ClockBilling;
 use holds::Holds;
 use lane::{BOUNDED_COST, Lane, UNKNOWN_COST};
 use pay::{Price, must_mark, publish_active, publish_limited, room};
 use probe::{ProbeInput, Probes};
 
 pub use clocked::UnmarkedWork;
-pub use rest::{Unbilled, WaitScope};
+pub use rest::{UnbilledWork, WaitScope};
 
 /// Credit that a process takes at a time.
 pub const QUANTUM: Nanos = Nanos::from_micros(500);
@@ -100,7 +100,7 @@ const LANES: usize = 16;
 
 /// The tenant's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct PaceTerms {
     /// Share that the tenant gets on demand.
     pub guaranteed: Ppm,
     /// Share that may be used.
@@ -109,7 +109,7 @@ pub struct Terms {
     pub own: Ppm,
 }
 
-impl Terms {
+impl PaceTerms {
     /// Whether the tenant is granted the whole card and is alone on it.
     const fn is_free(&self) -> bool {
         self.granted.parts() == Ppm::ALL.parts() && self.own.parts() == Ppm::ALL.parts()
@@ -118,7 +118,7 @@ impl Terms {
 
 /// The words that all processes of the tenant share.
 #[derive(Clone, Copy, Debug)]
-pub struct Shared<'a> {
+pub struct SharedWords<'a> {
     /// Credit.
     pub bucket: Bucket<'a>,
     /// Recent device time.
@@ -171,14 +171,14 @@ pub struct LaunchRequest<'a> {
     /// Its stream.
     pub stream: u64,
     /// The limits.
-    pub terms: Terms,
+    pub terms: PaceTerms,
     /// How long it has been waiting.
     pub waited: Nanos,
 }
 
 /// Answer of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum Admission {
     /// Launch now; this was charged.
     Go(Nanos),
     /// See [`Pace::ask`].
@@ -250,8 +250,8 @@ pub struct Pace {
     counted_until: AtomicU64,
     /// One bit for each lane that ever opened: most processes launch on few streams, and scans visit only these.
     opened: AtomicU32,
-    unmeasured: Unmeasured,
-    clocked: Clocked,
+    unmeasured: UnmeasuredLaunches,
+    clocked: ClockBilling,
     probes: Probes,
     holds: Holds,
 }
@@ -276,8 +276,8 @@ impl Pace {
             sibling_at: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
             opened: AtomicU32::new(0),
-            unmeasured: Unmeasured::new(),
-            clocked: Clocked::new(),
+            unmeasured: UnmeasuredLaunches::new(),
+            clocked: ClockBilling::new(),
             probes: Probes::new(),
             holds: Holds::new(),
         }
@@ -297,17 +297,17 @@ impl Pace {
 
     /// The fast path: loads and stores of private memory, no clock. A lane with something left is open.
     #[inline(always)]
-    pub fn pass(&self, key: Key, stream: u64) -> Pass {
-        let Some(cost) = self.costs.measured(key) else { return Pass::Ask };
+    pub fn pass(&self, key: Key, stream: u64) -> Admission {
+        let Some(cost) = self.costs.measured(key) else { return Admission::Ask };
         let at = lane_of(stream);
         for at in [at, at ^ 1] {
-            let Some(lane) = self.lanes.get(at) else { return Pass::Ask };
+            let Some(lane) = self.lanes.get(at) else { return Admission::Ask };
             if lane.is_of(stream) {
                 let taken = cost < QUANTUM && lane.take(key, cost.signed());
-                return if taken { Pass::Go(cost) } else { Pass::Ask };
+                return if taken { Admission::Go(cost) } else { Admission::Ask };
             }
         }
-        Pass::Ask
+        Admission::Ask
     }
 
     /// The vendor refused a launch on that stream that passed. Its batch was charged for it, and may have been closed since: the
@@ -320,7 +320,7 @@ impl Pace {
 
     /// Returns the charge of a refused launch: now, or with the bill if another thread closed its batch meanwhile. Only the thread
     /// that holds the markers calls it.
-    pub fn refused(&self, ticket: &Ticket, shared: &Shared<'_>) {
+    pub fn refused(&self, ticket: &Ticket, shared: &SharedWords<'_>) {
         if let Some(LaunchCount { stream, at, opened }) = ticket.counted {
             let is_its = |lane: &&Lane| lane.is_open_for(stream) && lane.opened() == opened;
             let Some(lane) = self.lanes.get(at).filter(is_its) else { return };
@@ -339,7 +339,7 @@ impl Pace {
     pub fn ask(
         &self,
         ask: &LaunchRequest<'_>,
-        shared: &Shared<'_>,
+        shared: &SharedWords<'_>,
         marks: Option<&mut Marks>,
         world: &mut impl World,
     ) -> Verdict {
@@ -417,7 +417,7 @@ impl Pace {
         ask: &LaunchRequest<'_>,
         price: Price,
         known: ChargeBasis,
-        shared: &Shared<'_>,
+        shared: &SharedWords<'_>,
         world: &mut impl World,
     ) -> Verdict {
         if let Err(until) = self.pay(ask, price, None, shared, world) {

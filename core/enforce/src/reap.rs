@@ -49,7 +49,7 @@ pub enum Recount {
         /// Bytes released for exited processes.
         returned: u64,
     },
-    /// A thread of a live process is inside: call [`Closing::recount`] again after a moment, or [`Closing::give_back`] and recount
+    /// A thread of a live process is inside: call [`AccountingFreeze::recount`] again after a moment, or [`AccountingFreeze::give_back`] and recount
     /// later.
     Busy,
     /// Another process froze or unfroze the accounting since.
@@ -58,9 +58,9 @@ pub enum Recount {
 
 /// One freeze of the accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closing(u64);
+pub struct AccountingFreeze(u64);
 
-impl Closing {
+impl AccountingFreeze {
     /// Freezes the accounting: from now on no reservation succeeds. This invalidates an earlier freeze.
     pub fn begin(total: &AtomicU64, closings: &AtomicU64) -> Self {
         let count = closings.fetch_add(1, Ordering::SeqCst).wrapping_add(1);

@@ -166,7 +166,7 @@ pub struct Tenant {
     company_at: Option<Nanos>,
     /// `device` and `interval` at the last of the vendor's windows.
     measured: Option<(Nanos, Nanos)>,
-    worked: Worked,
+    worked: WorkHistory,
     /// The own part by the vendor's windows.
     part: Option<Ppm>,
     /// Vendor time beyond the bills, in nanoseconds, without corrections already made.
@@ -187,14 +187,14 @@ pub struct Tenant {
 /// Recent time with work, and card time in it; both decay. Intervals come with bills, some windows after the card time; the sums
 /// even out that delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Worked {
+struct WorkHistory {
     own: Nanos,
     interval: Nanos,
     /// The part of `interval` since the own part was last computed.
     since: Nanos,
 }
 
-impl Worked {
+impl WorkHistory {
     const NOTHING: Self = Self { own: Nanos::ZERO, interval: Nanos::ZERO, since: Nanos::ZERO };
 }
 
@@ -282,7 +282,7 @@ impl Tenant {
             limited_at: None,
             company_at: None,
             measured: None,
-            worked: Worked::NOTHING,
+            worked: WorkHistory::NOTHING,
             part: None,
             unbilled: 0,
             due: 0,
@@ -369,12 +369,12 @@ impl Tenant {
         self.worked.since = self.worked.since.plus(interval.min(INTERVAL_MAX));
         if self.worked.own == Nanos::ZERO {
             // The card time came before the first window and its bill comes now: the quotient has no meaning.
-            self.worked = Worked::NOTHING;
+            self.worked = WorkHistory::NOTHING;
         } else if interval >= INTERVAL_MIN || (interval > Nanos::ZERO && self.worked.since >= INTERVALS_MIN) {
-            let Worked { own, interval, .. } = self.worked;
+            let WorkHistory { own, interval, .. } = self.worked;
             self.part = Some(Ppm::of(own, interval));
             self.worked =
-                Worked { own: Nanos(own.0 / 2), interval: Nanos(interval.0 / 2), since: Nanos::ZERO };
+                WorkHistory { own: Nanos(own.0 / 2), interval: Nanos(interval.0 / 2), since: Nanos::ZERO };
         }
     }
 
@@ -443,7 +443,7 @@ impl Tenant {
                 (self.due, self.taken) = (self.due.min(0), 0);
             }
             (self.own, self.part, self.company_at) = (Ppm::ALL, None, None);
-            self.worked = Worked::NOTHING;
+            self.worked = WorkHistory::NOTHING;
             return;
         }
         self.own = self.part.unwrap_or_else(|| {

@@ -12,7 +12,7 @@
 //! A step comes every [`crate::share::TICK`] while any tenant borrows. [`LASTS`] is many ticks long, so a governor that waits for
 //! a processor does not count as stopped.
 
-use crate::pace::Terms;
+use crate::pace::PaceTerms;
 use crate::units::{Nanos, Ppm};
 
 /// Time from the governor's last step to the expiry of borrowed time.
@@ -29,7 +29,7 @@ const LONGEST: Nanos = Nanos::from_millis(1_000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoanExpiry(pub u64);
 
-// === impl Until ===
+// === impl LoanExpiry ===
 
 impl LoanExpiry {
     /// No expiry: borrowed time lasts while it is granted.
@@ -43,10 +43,10 @@ impl LoanExpiry {
 
     /// The terms that apply now: without borrowed time after the expiry.
     #[must_use]
-    pub fn hold(self, now: Nanos, terms: Terms) -> Terms {
+    pub fn hold(self, now: Nanos, terms: PaceTerms) -> PaceTerms {
         if self.is_over(now) {
             let most = terms.guaranteed.max(UNGOVERNED);
-            return Terms { granted: terms.granted.min(most), ..terms };
+            return PaceTerms { granted: terms.granted.min(most), ..terms };
         }
         terms
     }
@@ -69,9 +69,10 @@ impl LoanExpiry {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { guaranteed: Ppm::new(250_000), granted: Ppm::new(900_000), own: Ppm::ALL };
+    const TERMS: PaceTerms =
+        PaceTerms { guaranteed: Ppm::new(250_000), granted: Ppm::new(900_000), own: Ppm::ALL };
 
-    fn granted(now: Nanos, until: LoanExpiry, terms: Terms) -> u32 {
+    fn granted(now: Nanos, until: LoanExpiry, terms: PaceTerms) -> u32 {
         until.hold(now, terms).granted.parts()
     }
 
@@ -84,13 +85,13 @@ mod tests {
         assert_eq!(granted(at(90_000), LoanExpiry::ENDLESS, TERMS), 900_000, "no governor ever ran");
         // A word from before a reboot, or an invalid one.
         assert_eq!([had(3_000), granted(at(5), LoanExpiry(u64::MAX), TERMS)], [250_000, 250_000]);
-        let best_effort = Terms { guaranteed: Ppm::ZERO, ..TERMS };
+        let best_effort = PaceTerms { guaranteed: Ppm::ZERO, ..TERMS };
         assert_eq!(
             granted(at(5_100), until, best_effort),
             10_000,
             "a tenant without a guarantee still makes progress"
         );
-        let capped = Terms { granted: TERMS.guaranteed, ..TERMS };
+        let capped = PaceTerms { granted: TERMS.guaranteed, ..TERMS };
         assert_eq!(until.hold(at(5_100), capped), capped);
     }
 

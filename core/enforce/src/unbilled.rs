@@ -5,7 +5,7 @@
 //!   exited:  launch ─▶ since ───── ✝ ──▶ reaper: now − since is billed
 //! ```
 //!
-//! A process publishes since when it may have unbilled work; the reaper of its slot calls [`Pass::bill`]. The tenant can write the
+//! A process publishes since when it may have unbilled work; the reaper of its slot calls [`UnbilledScan::bill`]. The tenant can write the
 //! word: it changes only the tenant's own accounting, and by at most [`LONGEST`] for each process.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ impl ComputeAccounting<'_> {
 
 /// One pass over exited processes: each owes its part of the time since its launch, and all together at most the elapsed time.
 #[derive(Debug)]
-pub struct Pass {
+pub struct UnbilledScan {
     now: Nanos,
     /// Earliest moment when any of them had work.
     from: Nanos,
@@ -48,7 +48,7 @@ pub struct Pass {
     owed: Nanos,
 }
 
-impl Pass {
+impl UnbilledScan {
     /// A pass at this moment.
     #[must_use]
     pub const fn new(now: Nanos) -> Self {
@@ -91,7 +91,7 @@ mod tests {
         let now = Nanos(100_000 * MILLI);
         let left = |since: u64, own: Ppm| {
             let word = AtomicU64::new(since);
-            let billed = Pass::new(now).bill(&word, own, &books);
+            let billed = UnbilledScan::new(now).bill(&word, own, &books);
             assert_eq!(word.load(Ordering::Relaxed), 0);
             billed.0
         };
@@ -105,7 +105,7 @@ mod tests {
         }
         assert!(left(1, Ppm::ALL) <= LONGEST.0);
         // Eight processes that exited together ten seconds after their last driver call owe these ten seconds.
-        let mut pass = Pass::new(now);
+        let mut pass = UnbilledScan::new(now);
         let each = [9_000, 10_000, 8_000, 10_000, 5_000, 10_000, 10_000, 1_000].map(|age| {
             let word = AtomicU64::new(now.0 - age * MILLI);
             pass.bill(&word, Ppm::ALL, &books).0
@@ -113,7 +113,7 @@ mod tests {
         assert!((9_000 * MILLI..=10_000 * MILLI).contains(&each.iter().sum::<u64>()), "{each:?}");
         // Beside other tenants each had its turns: three owe a fifth of their time each, and seven at most the elapsed time.
         for (dead, owed) in [(3, 6_000), (7, 10_000)] {
-            let mut pass = Pass::new(Nanos(now.0 + 60_000 * MILLI));
+            let mut pass = UnbilledScan::new(Nanos(now.0 + 60_000 * MILLI));
             let sum: u64 = (0..dead)
                 .map(|_| {
                     let word = AtomicU64::new(now.0 + 50_000 * MILLI);

@@ -4,9 +4,10 @@
 #![cfg(not(feature = "shuttle"))]
 
 use aliquot_enforce::backing::{
-    AllocationTime, BackingSeat, GraphOperation, History, Lane, LaunchNeed, Outliving, Source, Trim,
+    AllocationLifetime, AllocationTime, BackingSeat, GraphOperation, History, LaunchNeed, Source, StreamLane,
+    Trim,
 };
-use aliquot_enforce::growth::{Growth, Operation, Settled};
+use aliquot_enforce::growth::{AccountingChange, Growth, Operation};
 use proptest::prelude::*;
 use std::num::NonZeroU64;
 
@@ -106,7 +107,7 @@ impl World {
     }
 
     /// The seat of another one that leaves nothing and wants no less, where that is asked for.
-    fn seated(&self, exec: usize, lane: Option<Lane>) -> Option<BackingSeat> {
+    fn seated(&self, exec: usize, lane: Option<StreamLane>) -> Option<BackingSeat> {
         let wants = self.execs[exec].whole;
         let others = self.execs.iter().enumerate();
         let fits =
@@ -131,12 +132,12 @@ impl World {
     fn begin(&mut self, exec: usize, room: usize, asks: Asks) {
         let Some(known) = self.execs.get(exec) else { return };
         let leaves = match asks {
-            _ if known.left == 0 => Outliving::Nothing,
-            Asks::Launch => Outliving::Something,
-            Asks::Upload => Outliving::Earlier,
+            _ if known.left == 0 => AllocationLifetime::Nothing,
+            Asks::Launch => AllocationLifetime::Something,
+            Asks::Upload => AllocationLifetime::Earlier,
         };
-        let lane = NonZeroU64::new(room as u64 + 1).map(Lane);
-        let beside = (leaves == Outliving::Nothing).then(|| self.seated(exec, lane)).flatten();
+        let lane = NonZeroU64::new(room as u64 + 1).map(StreamLane);
+        let beside = (leaves == AllocationLifetime::Nothing).then(|| self.seated(exec, lane)).flatten();
         let known = &mut self.execs[exec];
         let begun = beside
             .and_then(|other| self.history.begin_beside(&mut known.seat, lane, other))
@@ -189,8 +190,8 @@ impl World {
         let flight = self.flights.remove(at);
         let reserved = self.reserved();
         let settled = self.growth.settle(self.growth.stamp(), flight.operation, reserved);
-        assert!(matches!(settled, Settled::Release(_)), "{settled:?}: more than was reserved");
-        if let Settled::Release(bytes) = settled {
+        assert!(matches!(settled, AccountingChange::Release(_)), "{settled:?}: more than was reserved");
+        if let AccountingChange::Release(bytes) = settled {
             self.books -= bytes;
         }
         let exec = &mut self.execs[flight.exec];
@@ -361,7 +362,7 @@ fn relaunch_without_change_keeps_its_memory() {
 fn instantiation_driver_reserves_nothing_at_launch_until_seen() {
     let (mut history, mut seat) = (History::default(), BackingSeat::default());
     history.learn(AllocationTime::AtInstantiation);
-    let begun = history.begin(&mut seat, None, Outliving::Nothing);
+    let begun = history.begin(&mut seat, None, AllocationLifetime::Nothing);
     assert_eq!((begun.way, history.begin_trim().is_some()), (LaunchNeed::Backed, false));
     history.end(begun, &mut seat, Some(Source::Anywhere));
     assert!(history.begin_trim().is_some());
@@ -369,7 +370,7 @@ fn instantiation_driver_reserves_nothing_at_launch_until_seen() {
     // Neither is believed any more, whatever is seen: what takes nothing now may take something then.
     for seen in [AllocationTime::AtLaunch, AllocationTime::AtInstantiation] {
         assert_eq!(history.taken(), AllocationTime::AtEither);
-        assert_eq!(history.begin(&mut seat, None, Outliving::Nothing).way, LaunchNeed::Unbacked);
+        assert_eq!(history.begin(&mut seat, None, AllocationLifetime::Nothing).way, LaunchNeed::Unbacked);
         history.learn(seen);
     }
 }
@@ -393,7 +394,7 @@ fn an_upload_needs_memory_beside_what_its_graph_left() {
     assert_eq!(covered(&[(8, 0)], vec![launch((0, 0)), upload((0, 0))]).backed, 1);
     let (mut history, mut seat) = (History::default(), BackingSeat::default());
     history.learn(AllocationTime::AtInstantiation);
-    assert_eq!(history.begin(&mut seat, None, Outliving::Earlier).way, LaunchNeed::Unbacked);
+    assert_eq!(history.begin(&mut seat, None, AllocationLifetime::Earlier).way, LaunchNeed::Unbacked);
 }
 
 #[test]
@@ -401,7 +402,7 @@ fn quiet_since_a_moment_requires_no_operation_in_flight() {
     let (mut history, mut seat) = (History::default(), BackingSeat::default());
     let before = history.moment();
     assert!(history.was_quiet(before));
-    let begun = history.begin(&mut seat, None, Outliving::Nothing);
+    let begun = history.begin(&mut seat, None, AllocationLifetime::Nothing);
     let during = history.moment();
     assert!(!history.was_quiet(before) && !history.was_quiet(during));
     history.end(begun, &mut seat, Some(Source::Anywhere));

@@ -17,7 +17,7 @@ use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
 use aliquot_enforce::pace::{
-    LaunchRequest, Pace, Pass, Shared, Terms, UnmarkedWork, Verdict, WaitScope, World,
+    Admission, LaunchRequest, Pace, PaceTerms, SharedWords, UnmarkedWork, Verdict, WaitScope, World,
 };
 use aliquot_enforce::share::{BorrowPolicy, Tenant};
 use aliquot_enforce::units::{Nanos, Ppm};
@@ -52,10 +52,10 @@ impl Books {
         }
     }
 
-    fn shared(&self, me: u32) -> Shared<'_> {
+    fn shared(&self, me: u32) -> SharedWords<'_> {
         let [device, process, interval, counted, reporter, active, limited] = &self.words;
         let [demand, wake] = &self.halves;
-        Shared {
+        SharedWords {
             bucket: Bucket { credit: &self.credit, refilled_at: &self.refilled_at },
             cells: Cells::new(&self.cells),
             device_nanos: device,
@@ -122,7 +122,7 @@ impl World for Card {
 struct Process<'a> {
     books: &'a Books,
     me: u32,
-    terms: Terms,
+    terms: PaceTerms,
     pace: Box<Pace>,
     marks: Marks,
     card: Card,
@@ -136,7 +136,7 @@ struct Process<'a> {
 
 impl<'a> Process<'a> {
     fn new(books: &'a Books, me: u32, own: u32) -> Self {
-        let terms = Terms { guaranteed: Ppm::ALL, granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
+        let terms = PaceTerms { guaranteed: Ppm::ALL, granted: Ppm::ALL, own: Ppm::new(own * 10_000) };
         let card =
             Card { now: UP, done_at: UP, events: [0; EVENTS], recorded: 0, others: Vec::new(), closed: None };
         Self {
@@ -178,7 +178,7 @@ impl<'a> Process<'a> {
         let shape = Shape::kernel(function, [64, 1, 1], [64, 1, 1]);
         let (shared, begun) = (self.books.shared(self.me), self.card.now);
         let mut ticket = None;
-        while ticket.is_none() && self.pace.pass(shape.key, stream) == Pass::Ask {
+        while ticket.is_none() && self.pace.pass(shape.key, stream) == Admission::Ask {
             self.asked += 1;
             let (now, waited) = (Nanos(self.card.now), Nanos(self.card.now - begun));
             let ask = LaunchRequest { now, shape: &shape, stream, terms: self.terms, waited };
@@ -334,7 +334,7 @@ fn launch_is_billed_despite_refusals_of_other_threads() {
     let mut process = Process::new(&books, 1, 100);
     (0..20).for_each(|_| process.launches(1, 20 * MICRO));
     let known = Shape::kernel(1, [64, 1, 1], [64, 1, 1]);
-    let passed = (0..10).filter(|_| process.pace.pass(known.key, 7) != Pass::Ask).count();
+    let passed = (0..10).filter(|_| process.pace.pass(known.key, 7) != Admission::Ask).count();
     assert!(passed > 0, "on the lease of its stream");
     let (shape, shared) = (Shape::kernel(2, [64, 1, 1], [64, 1, 1]), books.shared(1));
     process.card.now = process.card.now.max(process.card.done_at) + 100 * MILLI;

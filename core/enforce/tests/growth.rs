@@ -3,7 +3,7 @@
 
 #![cfg(not(feature = "shuttle"))]
 
-use aliquot_enforce::growth::{Growth, Operation, Promise, Settled, Size, Stamp};
+use aliquot_enforce::growth::{AccountingChange, Growth, Operation, Promise, Size, Stamp};
 use proptest::prelude::*;
 
 const UNIT: u64 = 32;
@@ -60,14 +60,14 @@ impl World {
         self.running.push(Running { operation, need, taken: false, read: None });
     }
 
-    fn settle(&mut self, at: usize) -> Settled {
+    fn settle(&mut self, at: usize) -> AccountingChange {
         let running = &self.running[at];
         let (stamp, reserved) = running.read.unwrap_or((self.growth.stamp(), self.pool.size.reserved));
         let settled = self.growth.settle(stamp, running.operation, reserved);
         match settled {
-            Settled::Release(bytes) => self.books -= bytes,
-            Settled::Charge(bytes) => self.books += bytes,
-            Settled::Stale => {
+            AccountingChange::Release(bytes) => self.books -= bytes,
+            AccountingChange::Charge(bytes) => self.books += bytes,
+            AccountingChange::Stale => {
                 self.running[at].read = None;
                 return settled;
             }
@@ -107,7 +107,10 @@ impl World {
             }
             Action::Settle(at) => {
                 if self.running.get(at).is_some_and(|running| running.taken) {
-                    assert!(!matches!(self.settle(at), Settled::Charge(_)), "more than was reserved");
+                    assert!(
+                        !matches!(self.settle(at), AccountingChange::Charge(_)),
+                        "more than was reserved"
+                    );
                 }
             }
             Action::Cancel(at) => {
@@ -121,7 +124,9 @@ impl World {
             Action::Trim => self.pool.trim(),
             Action::Refresh => {
                 let (stamp, reserved) = (self.growth.stamp(), self.pool.size.reserved);
-                if let Settled::Release(bytes) = self.growth.settle(stamp, Operation::default(), reserved) {
+                if let AccountingChange::Release(bytes) =
+                    self.growth.settle(stamp, Operation::default(), reserved)
+                {
                     self.books -= bytes;
                 }
             }
@@ -165,10 +170,10 @@ proptest! {
 fn growth_beyond_what_was_reserved_is_charged_and_remembered() {
     let mut growth = Growth::default();
     let operation = growth.begin(32);
-    assert_eq!(growth.settle(growth.stamp(), operation, 64), Settled::Charge(32));
+    assert_eq!(growth.settle(growth.stamp(), operation, 64), AccountingChange::Charge(32));
     assert_eq!(
         (growth.in_books(), growth.settle(growth.stamp(), Operation::default(), 0)),
-        (64, Settled::Release(64))
+        (64, AccountingChange::Release(64))
     );
 }
 
@@ -177,9 +182,9 @@ fn an_answer_from_before_anothers_end_is_not_used() {
     let mut growth = Growth::default();
     let (first, second) = (growth.begin(32), growth.begin(32));
     let early = growth.stamp();
-    assert_eq!(growth.settle(growth.stamp(), first, 64), Settled::Release(0));
-    assert_eq!(growth.settle(early, second, 32), Settled::Stale);
-    assert_eq!(growth.settle(growth.stamp(), second, 64), Settled::Release(0));
+    assert_eq!(growth.settle(growth.stamp(), first, 64), AccountingChange::Release(0));
+    assert_eq!(growth.settle(early, second, 32), AccountingChange::Stale);
+    assert_eq!(growth.settle(growth.stamp(), second, 64), AccountingChange::Release(0));
     assert_eq!(growth.in_books(), 64);
 }
 
@@ -195,7 +200,7 @@ fn unreadable_growth_stays_charged() {
 fn promised_room_that_another_operation_took_is_still_covered() {
     let mut growth = Growth::default();
     let first = growth.begin(32);
-    assert_eq!(growth.settle(growth.stamp(), first, 32), Settled::Release(0));
+    assert_eq!(growth.settle(growth.stamp(), first, 32), AccountingChange::Release(0));
     // 12 of 32 are in use. One comes with room of its own, and one counts on what is there.
     let with_room = growth.begin(32);
     let size = Size { reserved: 32, used: 12 };
@@ -203,7 +208,7 @@ fn promised_room_that_another_operation_took_is_still_covered() {
         panic!("there is room")
     };
     // The first one finds its 10 in the pool, which does not grow; so the second one makes it grow.
-    assert_eq!(growth.settle(growth.stamp(), with_room, 32), Settled::Release(0));
-    assert_eq!(growth.settle(growth.stamp(), promised, 64), Settled::Release(0));
+    assert_eq!(growth.settle(growth.stamp(), with_room, 32), AccountingChange::Release(0));
+    assert_eq!(growth.settle(growth.stamp(), promised, 64), AccountingChange::Release(0));
     assert_eq!(growth.in_books(), 64);
 }

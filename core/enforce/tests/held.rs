@@ -12,7 +12,9 @@ use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Verdict, WaitScope, World};
+use aliquot_enforce::pace::{
+    Admission, LaunchRequest, Pace, PaceTerms, SharedWords, Verdict, WaitScope, World,
+};
 use aliquot_enforce::units::{Nanos, Ppm};
 
 const MICRO: u64 = 1_000;
@@ -47,10 +49,10 @@ impl Books {
         }
     }
 
-    fn shared(&self) -> Shared<'_> {
+    fn shared(&self) -> SharedWords<'_> {
         let [device, process, interval, counted, reporter, active, limited] = &self.words;
         let [demand, wake] = &self.halves;
-        Shared {
+        SharedWords {
             bucket: Bucket { credit: &self.credit, refilled_at: &self.refilled_at },
             cells: Cells::new(&self.cells),
             device_nanos: device,
@@ -185,7 +187,7 @@ enum Told {
 /// A process of the tenant.
 struct Process<'a> {
     books: &'a Books,
-    terms: Terms,
+    terms: PaceTerms,
     pace: Box<Pace>,
     marks: Marks,
     card: Card,
@@ -204,7 +206,7 @@ impl<'a> Process<'a> {
         };
         Self {
             books,
-            terms: Terms { guaranteed: granted, granted, own: Ppm::new(own * 10_000) },
+            terms: PaceTerms { guaranteed: granted, granted, own: Ppm::new(own * 10_000) },
             pace: Box::new(Pace::new()),
             marks: Marks::new(),
             card,
@@ -228,7 +230,7 @@ impl<'a> Process<'a> {
         let shape = Shape::kernel(function, [64, 1, 1], [64, 1, 1]);
         let (shared, begun) = (self.books.shared(), self.card.now);
         let mut ticket = None;
-        while ticket.is_none() && self.pace.pass(shape.key, stream) == Pass::Ask {
+        while ticket.is_none() && self.pace.pass(shape.key, stream) == Admission::Ask {
             let (now, waited) = (Nanos(self.card.now), Nanos(self.card.now - begun));
             let ask = LaunchRequest { now, shape: &shape, stream, terms: self.terms, waited };
             match self.pace.ask(&ask, &shared, Some(&mut self.marks), &mut self.card) {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::memory::{FREEZE, MemoryAccounting, Release, Reservation};
-use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
+use aliquot_enforce::reap::{AccountingFreeze, Owner, Recount, Slot};
 use proptest::prelude::*;
 
 #[derive(Default)]
@@ -17,8 +17,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn close(&self) -> Closing {
-        Closing::begin(&self.total, &self.closings)
+    fn close(&self) -> AccountingFreeze {
+        AccountingFreeze::begin(&self.total, &self.closings)
     }
 
     fn recount<'a>(&self, slots: impl Iterator<Item = Slot<'a>> + Clone) -> Recount {

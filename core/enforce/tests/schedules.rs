@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use aliquot_enforce::explore::{AtomicU32, AtomicU64, Killed, die_after};
+use aliquot_enforce::explore::{AtomicU32, AtomicU64, KilledThread, die_after};
 use aliquot_enforce::memory::{MemoryAccounting, Release, Reservation};
-use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
+use aliquot_enforce::reap::{AccountingFreeze, Owner, Recount, Slot};
 use shuttle::rand::{Rng, thread_rng};
 
 const LIMIT: u64 = 10;
@@ -185,7 +185,7 @@ fn reaper(world: &World, killed_at: Option<u32>) {
         die_after(accesses);
     }
     for _ in 0..3 {
-        let closing = Closing::begin(&world.total, &world.closings);
+        let closing = AccountingFreeze::begin(&world.total, &world.closings);
         // A process that is killed meanwhile counts as exited at the next recount.
         while closing.recount(&world.total, world.slots()) == Recount::Busy {
             if thread_rng().gen_bool(0.2) {
@@ -203,7 +203,7 @@ fn reaper(world: &World, killed_at: Option<u32>) {
 fn survives(act: impl FnOnce()) -> bool {
     let end = catch_unwind(AssertUnwindSafe(act));
     if let Err(payload) = &end {
-        assert!(payload.is::<Killed>(), "a panic other than the kill");
+        assert!(payload.is::<KilledThread>(), "a panic other than the kill");
     }
     end.is_ok()
 }
@@ -237,7 +237,7 @@ fn scenario() {
         thread.join().unwrap();
     }
     // Owed bytes are released with the next call; each live process makes one.
-    let closing = Closing::begin(&world.total, &world.closings);
+    let closing = AccountingFreeze::begin(&world.total, &world.closings);
     match closing.recount(&world.total, world.slots()) {
         Recount::Done { .. } => {}
         other => panic!("{other:?} with no thread inside and no other reaper"),

@@ -10,7 +10,7 @@
 use super::demand::{Base, Demand};
 use super::index::{EntryNo, Index, ProfileNo, numbered};
 use super::pools::{View, device_concerns};
-use super::selectors::{Selectors, Verdict, Viewed};
+use super::selectors::{EvaluatedDevice, SelectorOutcome, Selectors};
 use super::state::State;
 use super::taints;
 use crate::dra::Node;
@@ -92,13 +92,13 @@ impl CandidateSet {
         };
         for entry in &view.entries {
             let kind = match judge(*entry, index, base, selectors) {
-                Judged::Fails => continue,
-                Judged::Broken(selector) => {
+                StaticCheck::Fails => continue,
+                StaticCheck::Broken(selector) => {
                     set.soundness = Soundness::Broken;
                     CandidateKind::Broken(selector)
                 }
-                Judged::Passes if !device_concerns(index, *entry, node) => continue,
-                Judged::Passes => match taints::in_the_way(index.described(*entry), &base.tolerations) {
+                StaticCheck::Passes if !device_concerns(index, *entry, node) => continue,
+                StaticCheck::Passes => match taints::in_the_way(index.described(*entry), &base.tolerations) {
                     Some(_) => CandidateKind::Tainted,
                     None => CandidateKind::Open,
                 },
@@ -220,21 +220,23 @@ impl Bits {
     }
 }
 
-enum Judged {
+enum StaticCheck {
     Passes,
     Fails,
     Broken(u32),
 }
 
 /// The first selector that does not pass decides.
-fn judge(entry: EntryNo, index: &Index, base: &Base, selectors: &mut Selectors) -> Judged {
-    let mut device = Viewed::new(index, entry);
+fn judge(entry: EntryNo, index: &Index, base: &Base, selectors: &mut Selectors) -> StaticCheck {
+    let mut device = EvaluatedDevice::new(index, entry);
     for (position, (_, selector)) in base.selectors.iter().flatten().enumerate() {
         match selectors.verdict(*selector, &mut device) {
-            Verdict::Passes => {}
-            Verdict::Fails | Verdict::Unknown => return Judged::Fails,
-            Verdict::Broken => return Judged::Broken(u32::try_from(position).unwrap_or(u32::MAX)),
+            SelectorOutcome::Passes => {}
+            SelectorOutcome::Fails | SelectorOutcome::Unknown => return StaticCheck::Fails,
+            SelectorOutcome::Broken => {
+                return StaticCheck::Broken(u32::try_from(position).unwrap_or(u32::MAX));
+            }
         }
     }
-    Judged::Passes
+    StaticCheck::Passes
 }

@@ -15,7 +15,7 @@ numbered! {
 
 /// Values of the attributes that constraints have named, by device.
 #[derive(Debug, Default)]
-pub(super) struct Attributes {
+pub(super) struct AttributeValues {
     numbers: HashMap<String, AttributeNo>,
     columns: Vec<Vec<Value>>,
     values: HashMap<AttributeValue, u32>,
@@ -33,20 +33,20 @@ pub(super) enum Value {
 #[derive(Clone, Debug)]
 pub(super) struct Constraint {
     pub(super) attribute: AttributeNo,
-    rule: Rule,
+    rule: ConstraintKind,
     /// Values of the devices taken, in order.
     taken: Vec<Value>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Rule {
+enum ConstraintKind {
     Match,
     Distinct,
 }
 
-// === impl Attributes ===
+// === impl AttributeValues ===
 
-impl Attributes {
+impl AttributeValues {
     /// The number of a fully qualified attribute; reads it off every device the first time.
     pub(super) fn number(&mut self, name: &str, index: &Index) -> AttributeNo {
         if let Some(known) = self.numbers.get(name) {
@@ -95,10 +95,10 @@ pub(super) fn lookup<'a>(name: &str, entry: EntryNo, index: &'a Index) -> Option
 // === impl Constraint ===
 
 impl Constraint {
-    pub(super) fn new(rule: &ConstraintRule, attributes: &mut Attributes, index: &Index) -> Self {
+    pub(super) fn new(rule: &ConstraintRule, attributes: &mut AttributeValues, index: &Index) -> Self {
         let (rule, name) = match rule {
-            ConstraintRule::Match(name) => (Rule::Match, name),
-            ConstraintRule::Distinct(name) => (Rule::Distinct, name),
+            ConstraintRule::Match(name) => (ConstraintKind::Match, name),
+            ConstraintRule::Distinct(name) => (ConstraintKind::Distinct, name),
         };
         Self { attribute: attributes.number(name, index), rule, taken: Vec::new() }
     }
@@ -107,11 +107,11 @@ impl Constraint {
     pub(super) fn add(&mut self, value: Value) -> bool {
         let allowed = match (self.rule, value) {
             (_, Value::Absent) => false,
-            (Rule::Match, _) if self.taken.is_empty() => true,
-            (Rule::Match, Value::One(_)) => self.taken[0] == value,
-            (Rule::Distinct, Value::One(_)) => !self.taken.contains(&value),
-            (Rule::Match, Value::List) => false,
-            (Rule::Distinct, Value::List) => self.taken.is_empty(),
+            (ConstraintKind::Match, _) if self.taken.is_empty() => true,
+            (ConstraintKind::Match, Value::One(_)) => self.taken[0] == value,
+            (ConstraintKind::Distinct, Value::One(_)) => !self.taken.contains(&value),
+            (ConstraintKind::Match, Value::List) => false,
+            (ConstraintKind::Distinct, Value::List) => self.taken.is_empty(),
         };
         if allowed {
             self.taken.push(value);

@@ -14,19 +14,19 @@ mod judge;
 mod reason;
 mod remedy;
 
-use super::place::{Asked, Candidates};
+use super::place::{Candidates, NamedAlternative};
 use super::problem::PoolFault;
-use super::refusal::Refusal;
+use super::refusal::PlacementRefusal;
 use super::world::{NodeIndex, World};
 use crate::dra::{AllocationMode, AllocationResult, DeviceId, RequestKind, ResourceClaim};
-pub use reason::{Group, Reason};
+pub use reason::{ReasonGroup, RejectReason};
 pub use remedy::Change;
 
 /// What became of claims, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Where they would go, or the refusal.
-    pub outcome: Result<NodeIndex, Refusal>,
+    pub outcome: Result<NodeIndex, PlacementRefusal>,
     /// Each requested node, in order; empty when the claims are placed.
     pub nodes: Vec<NodeExplanation>,
     /// A single change that places them, proved by a search; `None`: none was found.
@@ -39,7 +39,7 @@ pub struct NodeExplanation {
     /// Name of the node.
     pub node: String,
     /// What this node alone answers.
-    pub refusal: Refusal,
+    pub refusal: PlacementRefusal,
     /// Pools (driver/name) that cannot be used from here.
     pub pools: Vec<(String, PoolFault)>,
     /// The first request that cannot be served once those before it are; one entry an alternative.
@@ -67,7 +67,7 @@ pub struct Rejection {
     /// The device.
     pub device: DeviceId,
     /// Why not.
-    pub reason: Reason,
+    pub reason: RejectReason,
 }
 
 // === impl RequestExplanation ===
@@ -76,8 +76,8 @@ impl RequestExplanation {
     /// The reasons without their devices, and how many devices each keeps off: the nearest misses first, and of those the
     /// most frequent. What a selector leaves out was never meant.
     #[must_use]
-    pub fn groups(&self) -> Vec<(Group, usize)> {
-        let mut groups: Vec<(Group, usize)> = Vec::new();
+    pub fn groups(&self) -> Vec<(ReasonGroup, usize)> {
+        let mut groups: Vec<(ReasonGroup, usize)> = Vec::new();
         for rejection in &self.rejected {
             let group = rejection.reason.group();
             match groups.iter_mut().find(|(known, _)| *known == group) {
@@ -166,7 +166,7 @@ impl World {
             RequestKind::FirstAvailable(subs) => subs.len(),
         };
         let judged = (0..count)
-            .map(|alternative| self.judge(node, Asked { claim, request, alternative }, own))
+            .map(|alternative| self.judge(node, NamedAlternative { claim, request, alternative }, own))
             .collect();
         for uid in held {
             // What was held a moment ago is held still.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::index::{Counted, DeviceNo, Index};
-use super::problem::Problem;
+use super::index::{CounterUse, DeviceNo, Index};
+use super::problem::InputProblem;
 use super::state::{DeviceState, State};
 use super::world::World;
 use crate::dra::{Access, AllocationResult, DeviceId, DeviceResult, ResourceClaim};
@@ -11,29 +11,29 @@ use crate::quantity::Quantity;
 
 /// All holders.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
-    pub(super) claims: HashMap<String, Holder>,
+pub(super) struct HolderIndex {
+    pub(super) claims: HashMap<String, ClaimHolder>,
 }
 
 /// One claim that holds something.
 #[derive(Clone, Debug)]
-pub(super) struct Holder {
+pub(super) struct ClaimHolder {
     /// namespace/name
     pub(super) claim: String,
-    pub(super) holdings: Vec<Holding>,
+    pub(super) holdings: Vec<HeldResult>,
     pub(super) unknown: Vec<DeviceId>,
 }
 
 /// One result of an allocation, without those of administrative access.
 #[derive(Clone, Debug)]
-pub(super) struct Holding {
+pub(super) struct HeldResult {
     pub(super) device: DeviceNo,
-    pub(super) part: Part,
+    pub(super) part: DeviceShare,
 }
 
 /// How much of a device.
 #[derive(Clone, Debug)]
-pub(super) enum Part {
+pub(super) enum DeviceShare {
     Whole,
     /// A share, with what its result records; empty: it records nothing.
     Share(BTreeMap<String, Quantity>),
@@ -108,7 +108,7 @@ pub enum Excess {
 /// The running sums differ from a recount: a bug in this module, never in the input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {which}: kept {kept}, recounted {recounted}")]
-pub struct Violation {
+pub struct SumViolation {
     /// Kind of sum.
     pub what: &'static str,
     /// Which one, by number.
@@ -142,11 +142,11 @@ impl World {
         if self.held.claims.contains_key(&claim.uid) {
             return Err(HoldError::AlreadyHeld { claim: name_of(claim), uid: claim.uid.clone() });
         }
-        let mut holder = Holder { claim: name_of(claim), holdings: Vec::new(), unknown: Vec::new() };
+        let mut holder = ClaimHolder { claim: name_of(claim), holdings: Vec::new(), unknown: Vec::new() };
         for result in allocation.devices.iter().filter(|result| result.access == Access::Normal) {
             let id = &result.device;
             match self.index.device(&id.driver, &id.pool, &id.device) {
-                Some(device) => holder.holdings.push(Holding { device, part: Part::of(result) }),
+                Some(device) => holder.holdings.push(HeldResult { device, part: DeviceShare::of(result) }),
                 None => holder.unknown.push(id.clone()),
             }
         }
@@ -170,19 +170,19 @@ impl World {
     }
 
     /// Takes a holder out for a trial; [`Self::put_back`] undoes it.
-    pub(super) fn lift(&mut self, uid: &str) -> Option<Holder> {
+    pub(super) fn lift(&mut self, uid: &str) -> Option<ClaimHolder> {
         let holder = self.held.claims.get(uid)?.clone();
         self.release(uid).ok()?;
         Some(holder)
     }
 
     /// Puts back what [`Self::lift`] took out.
-    pub(super) fn put_back(&mut self, uid: String, holder: Holder) {
+    pub(super) fn put_back(&mut self, uid: String, holder: ClaimHolder) {
         self.charge(&holder);
         self.held.claims.insert(uid, holder);
     }
 
-    fn charge(&mut self, holder: &Holder) {
+    fn charge(&mut self, holder: &ClaimHolder) {
         for holding in &holder.holdings {
             charge(&mut self.state, &self.index, holding);
         }
@@ -205,12 +205,15 @@ impl World {
 
     /// Unpublished devices that claims hold, by claim.
     #[must_use]
-    pub fn lost(&self) -> Vec<Problem> {
+    pub fn lost(&self) -> Vec<InputProblem> {
         let mut lost: Vec<_> =
             self.held.claims.values().flat_map(|h| h.unknown.iter().map(|d| (&h.claim, d))).collect();
         lost.sort();
         lost.into_iter()
-            .map(|(claim, device)| Problem::UnknownDevice { claim: claim.clone(), device: device.clone() })
+            .map(|(claim, device)| InputProblem::UnknownDevice {
+                claim: claim.clone(),
+                device: device.clone(),
+            })
             .collect()
     }
 
@@ -258,7 +261,7 @@ impl World {
     ///
     /// # Errors
     /// The first sum that differs; always a bug here.
-    pub fn invariants(&self) -> Result<(), Violation> {
+    pub fn invariants(&self) -> Result<(), SumViolation> {
         let mut recount = State::new(&self.index);
         for holding in self.held.claims.values().flat_map(|holder| &holder.holdings) {
             charge(&mut recount, &self.index, holding);
@@ -275,10 +278,10 @@ fn compare<T: PartialEq + std::fmt::Debug>(
     what: &'static str,
     kept: &[T],
     recounted: &[T],
-) -> Result<(), Violation> {
+) -> Result<(), SumViolation> {
     match kept.iter().zip(recounted).position(|(kept, recounted)| kept != recounted) {
         None => Ok(()),
-        Some(which) => Err(Violation {
+        Some(which) => Err(SumViolation {
             what,
             which,
             kept: format!("{:?}", kept[which]),
@@ -292,12 +295,12 @@ pub(super) fn name_of(claim: &ResourceClaim) -> String {
     format!("{}/{}", claim.namespace, claim.name)
 }
 
-fn charge(state: &mut State, index: &Index, holding: &Holding) {
-    let counters = if state.is_held(holding.device) { Counted::No } else { Counted::Yes };
+fn charge(state: &mut State, index: &Index, holding: &HeldResult) {
+    let counters = if state.is_held(holding.device) { CounterUse::No } else { CounterUse::Yes };
     let device = &mut state.devices[holding.device.at()];
     match &holding.part {
-        Part::Whole => device.exclusive += 1,
-        Part::Share(consumed) => {
+        DeviceShare::Whole => device.exclusive += 1,
+        DeviceShare::Share(consumed) => {
             device.shares += 1;
             device.measured_shares += u32::from(!consumed.is_empty());
         }
@@ -305,16 +308,16 @@ fn charge(state: &mut State, index: &Index, holding: &Holding) {
     settle(state, index, holding, counters, State::draw, |used, amount| *used += amount);
 }
 
-fn credit(state: &mut State, index: &Index, holding: &Holding) {
+fn credit(state: &mut State, index: &Index, holding: &HeldResult) {
     let device: &mut DeviceState = &mut state.devices[holding.device.at()];
     match &holding.part {
-        Part::Whole => device.exclusive -= 1,
-        Part::Share(consumed) => {
+        DeviceShare::Whole => device.exclusive -= 1,
+        DeviceShare::Share(consumed) => {
             device.shares -= 1;
             device.measured_shares -= u32::from(!consumed.is_empty());
         }
     }
-    let counters = if state.is_held(holding.device) { Counted::No } else { Counted::Yes };
+    let counters = if state.is_held(holding.device) { CounterUse::No } else { CounterUse::Yes };
     settle(state, index, holding, counters, State::undraw, |used, amount| *used -= amount);
 }
 
@@ -322,17 +325,17 @@ fn credit(state: &mut State, index: &Index, holding: &Holding) {
 fn settle(
     state: &mut State,
     index: &Index,
-    holding: &Holding,
-    counters: Counted,
-    draw: fn(&mut State, &Index, &super::index::Entry),
+    holding: &HeldResult,
+    counters: CounterUse,
+    draw: fn(&mut State, &Index, &super::index::DeviceEntry),
     book: fn(&mut i128, i128),
 ) {
     for entry in index.entries_of(holding.device) {
         let entry = &index.entries[entry.at()];
-        if counters == Counted::Yes {
+        if counters == CounterUse::Yes {
             draw(state, index, entry);
         }
-        let Part::Share(consumed) = &holding.part else { continue };
+        let DeviceShare::Share(consumed) = &holding.part else { continue };
         let capacities = &index.profiles[entry.profile.at()].capacities;
         for ((name, _), used) in capacities.iter().zip(&mut state.used[entry.amounts()..]) {
             if let Some(amount) = consumed.get(name) {
@@ -342,9 +345,9 @@ fn settle(
     }
 }
 
-// === impl Part ===
+// === impl DeviceShare ===
 
-impl Part {
+impl DeviceShare {
     fn of(result: &DeviceResult) -> Self {
         match result.share_id {
             None => Self::Whole,

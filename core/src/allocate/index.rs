@@ -76,9 +76,9 @@ pub(super) struct Index {
     pub(super) pools: Vec<PoolFacts>,
     pub(super) versions: Vec<Version>,
     pub(super) devices: Vec<DeviceFacts>,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<DeviceEntry>,
     pub(super) profiles: Vec<Profile>,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<CounterSlot>,
     counters: Vec<CounterFacts>,
     draws: Vec<RelativeDraw>,
     /// Length of the list of used amounts, which entries index.
@@ -126,7 +126,7 @@ pub(super) struct DeviceFacts {
 
 /// One description of a device.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct DeviceEntry {
     pub(super) device: DeviceNo,
     pub(super) slice: SliceNo,
     pub(super) position: u32,
@@ -136,13 +136,13 @@ pub(super) struct Entry {
     first_amount: u32,
     draws: Range<u32>,
     /// It names counter sets, if only with empty lists: then every counter of the pool is looked at.
-    pub(super) counted: Counted,
+    pub(super) counted: CounterUse,
     pub(super) sharing: Sharing,
 }
 
 /// Whether a device draws on counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
+pub(super) enum CounterUse {
     Yes,
     No,
 }
@@ -157,7 +157,7 @@ pub(super) struct Profile {
 
 /// One counter of one pool version.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct CounterSlot {
     pub(super) version: VersionNo,
     counter: CounterNo,
 }
@@ -185,9 +185,9 @@ struct RelativeDraw {
     nanos: i128,
 }
 
-// === impl Entry ===
+// === impl DeviceEntry ===
 
-impl Entry {
+impl DeviceEntry {
     /// Where its used amounts start.
     pub(super) const fn amounts(&self) -> usize {
         self.first_amount as usize
@@ -241,7 +241,7 @@ impl Index {
     }
 
     /// What is published of a counter.
-    pub(super) fn counter(&self, slot: Slot) -> &CounterFacts {
+    pub(super) fn counter(&self, slot: CounterSlot) -> &CounterFacts {
         &self.counters[slot.counter.at()]
     }
 
@@ -263,7 +263,7 @@ impl Index {
     }
 
     /// The draws of an entry.
-    pub(super) fn draws(&self, entry: &Entry) -> impl ExactSizeIterator<Item = Draw> {
+    pub(super) fn draws(&self, entry: &DeviceEntry) -> impl ExactSizeIterator<Item = Draw> {
         let first = self.versions[entry.version.at()].slots.start;
         let relative = &self.draws[entry.draws.start as usize..entry.draws.end as usize];
         relative.iter().map(move |draw| Draw { slot: SlotNo(first + draw.offset), nanos: draw.nanos })

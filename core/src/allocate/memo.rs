@@ -37,7 +37,7 @@ pub(super) struct Neighbourhoods {
 /// Remembered refusals.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
-    groups: NumberMap<Vec<ShapeNo>, Group>,
+    groups: NumberMap<Vec<ShapeNo>, MemoEntry>,
     log: Vec<Neighbourhood>,
     era: u64,
     fresh: u64,
@@ -47,7 +47,7 @@ pub(super) struct Memo {
 
 /// What is known of one list of shapes.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct MemoEntry {
     era: u64,
     read: usize,
     refused: Vec<u64>,
@@ -129,12 +129,12 @@ impl Memo {
     }
 
     /// What is known of these shapes, brought up to date; `None`: nothing may be remembered.
-    pub(super) fn group(&mut self, shapes: &[ShapeNo], nodes: usize) -> Option<&mut Group> {
+    pub(super) fn group(&mut self, shapes: &[ShapeNo], nodes: usize) -> Option<&mut MemoEntry> {
         if self.irregular {
             return None;
         }
         if !self.groups.contains_key(shapes) {
-            let group = Group { era: self.era, read: self.log.len(), ..Group::default() };
+            let group = MemoEntry { era: self.era, read: self.log.len(), ..MemoEntry::default() };
             self.groups.insert(shapes.to_vec(), group);
         }
         let group = self.groups.get_mut(shapes)?;
@@ -156,9 +156,9 @@ impl Memo {
     }
 }
 
-// === impl Group ===
+// === impl MemoEntry ===
 
-impl Group {
+impl MemoEntry {
     /// Every node before this one has refused.
     pub(super) fn first(&self) -> usize {
         self.first

@@ -16,10 +16,10 @@ use super::held::name_of;
 use super::index::EntryNo;
 use super::pools::View;
 use super::problem::PoolFault;
-use super::refusal::{NodesTried, RESULTS_MAX, Refusal, SelectorFailure};
+use super::refusal::{NodesTried, PlacementRefusal, RESULTS_MAX, SelectorFailure};
 use super::results;
-use super::search::{Alternative, ClaimPlan, Form, RequestPlan, Search, Stop, Wanted};
-use super::twins::Passing;
+use super::search::{Alternative, ClaimPlan, DeviceCount, Form, PlacementSearch, RequestPlan, Stop};
+use super::twins::TwinPolicy;
 use super::world::{Memory, NodeIndex, Release, World};
 use crate::dra::{AllocationResult, ConstraintRule, ExactRequest, RequestKind, ResourceClaim};
 
@@ -42,7 +42,7 @@ pub struct Progress {
 }
 
 /// Claims with their names taken off.
-struct Asking<'a> {
+struct UnnamedClaims<'a> {
     claims: &'a [ResourceClaim],
     shapes: Vec<ShapeNo>,
     /// What was learnt of them may be used, and remembered.
@@ -50,12 +50,12 @@ struct Asking<'a> {
 }
 
 /// What one node answers.
-enum Answer {
+enum NodeResult {
     Placed(Vec<AllocationResult>),
     /// Nothing fits there.
     Refused,
     /// No node is any use.
-    Stopped(Refusal),
+    Stopped(PlacementRefusal),
 }
 
 // === impl World ===
@@ -64,20 +64,20 @@ impl World {
     /// Allocates all the claims together on one node, or none of them. Holds nothing.
     ///
     /// # Errors
-    /// Why not; [`Refusal::reach`] says whether another node could do.
+    /// Why not; [`PlacementRefusal::reach`] says whether another node could do.
     pub fn allocate(
         &mut self,
         node: NodeIndex,
         claims: &[ResourceClaim],
-    ) -> Result<Vec<AllocationResult>, Refusal> {
+    ) -> Result<Vec<AllocationResult>, PlacementRefusal> {
         if node.0 as usize >= self.nodes.len() {
-            return Err(Refusal::UnknownNode);
+            return Err(PlacementRefusal::UnknownNode);
         }
         let asking = self.asking(claims)?;
         match self.answer(node, &asking) {
-            Answer::Placed(results) => Ok(results),
-            Answer::Refused => Err(self.plain_refusal(node)),
-            Answer::Stopped(refusal) => Err(refusal),
+            NodeResult::Placed(results) => Ok(results),
+            NodeResult::Refused => Err(self.plain_refusal(node)),
+            NodeResult::Stopped(refusal) => Err(refusal),
         }
     }
 
@@ -89,7 +89,7 @@ impl World {
         &mut self,
         claims: &[ResourceClaim],
         candidates: Candidates<'_>,
-    ) -> Result<(NodeIndex, Vec<AllocationResult>), Refusal> {
+    ) -> Result<(NodeIndex, Vec<AllocationResult>), PlacementRefusal> {
         self.place_with(claims, candidates, &mut |_| {})
     }
 
@@ -102,13 +102,13 @@ impl World {
         claims: &[ResourceClaim],
         candidates: Candidates<'_>,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<(NodeIndex, Vec<AllocationResult>), Refusal> {
+    ) -> Result<(NodeIndex, Vec<AllocationResult>), PlacementRefusal> {
         let (nodes_all, only) = match candidates {
             Candidates::All => (self.nodes.len(), None),
             Candidates::Only(nodes) => (nodes.len(), Some(nodes)),
         };
         if nodes_all == 0 {
-            return Err(Refusal::NoNodes);
+            return Err(PlacementRefusal::NoNodes);
         }
         let asking = self.asking(claims)?;
         let mut next = match (only, asking.memory) {
@@ -123,9 +123,9 @@ impl World {
                 None => NodeIndex(u32::try_from(next).unwrap_or(u32::MAX)),
             };
             match self.answer(node, &asking) {
-                Answer::Placed(results) => return Ok((node, results)),
-                Answer::Refused => {}
-                Answer::Stopped(refusal) => return Err(refusal),
+                NodeResult::Placed(results) => return Ok((node, results)),
+                NodeResult::Refused => {}
+                NodeResult::Stopped(refusal) => return Err(refusal),
             }
             next += 1;
             progress(Progress { nodes_done: next, nodes_all });
@@ -133,12 +133,12 @@ impl World {
         match (nodes_all, only) {
             (1, Some(nodes)) => Err(self.plain_refusal(nodes[0])),
             (1, None) => Err(self.plain_refusal(NodeIndex(0))),
-            _ => Err(Refusal::NoFit { nodes: NodesTried::Several(nodes_all) }),
+            _ => Err(PlacementRefusal::NoFit { nodes: NodesTried::Several(nodes_all) }),
         }
     }
 
     /// Takes the names off, and refuses what is wrong on every node alike.
-    fn asking<'a>(&mut self, claims: &'a [ResourceClaim]) -> Result<Asking<'a>, Refusal> {
+    fn asking<'a>(&mut self, claims: &'a [ResourceClaim]) -> Result<UnnamedClaims<'a>, PlacementRefusal> {
         let shapes: Vec<ShapeNo> = claims
             .iter()
             .map(|claim| self.demands.shape(claim, &self.classes, &mut self.selectors))
@@ -151,72 +151,72 @@ impl World {
                 self.check(claim, *shape)?;
             }
         }
-        Ok(Asking { claims, shapes, memory })
+        Ok(UnnamedClaims { claims, shapes, memory })
     }
 
     /// What is wrong with a claim without mode `All`, whatever the node.
-    fn check(&self, claim: &ResourceClaim, shape: ShapeNo) -> Result<(), Refusal> {
+    fn check(&self, claim: &ResourceClaim, shape: ShapeNo) -> Result<(), PlacementRefusal> {
         let mut needed = 0;
         for (number, request) in self.demands.shapes[shape.at()].requests.iter().enumerate() {
             let mut fewest = usize::MAX;
             for (alternative, demand) in request.demands().iter().enumerate() {
-                self.class_of(*demand, Asked { claim, request: number, alternative })?;
-                fewest = fewest.min(Wanted::of(self.demands.demands[demand.at()].request.mode).count());
+                self.class_of(*demand, NamedAlternative { claim, request: number, alternative })?;
+                fewest = fewest.min(DeviceCount::of(self.demands.demands[demand.at()].request.mode).count());
             }
             needed += if request.demands().is_empty() { 0 } else { fewest };
         }
         if needed > RESULTS_MAX {
-            return Err(Refusal::TooManyDevices { claim: name_of(claim), needed });
+            return Err(PlacementRefusal::TooManyDevices { claim: name_of(claim), needed });
         }
         Ok(())
     }
 
-    fn class_of(&self, demand: DemandNo, at: Asked<'_>) -> Result<(), Refusal> {
+    fn class_of(&self, demand: DemandNo, at: NamedAlternative<'_>) -> Result<(), PlacementRefusal> {
         if self.demands.base_of(demand).selectors.is_some() {
             return Ok(());
         }
-        Err(Refusal::MissingClass {
+        Err(PlacementRefusal::MissingClass {
             claim: name_of(at.claim),
             request: at.name(),
             class: self.demands.demands[demand.at()].request.device_class.clone(),
         })
     }
 
-    fn answer(&mut self, node: NodeIndex, asking: &Asking<'_>) -> Answer {
+    fn answer(&mut self, node: NodeIndex, asking: &UnnamedClaims<'_>) -> NodeResult {
         let count = self.nodes.len();
         if node.0 as usize >= count {
-            return Answer::Stopped(Refusal::UnknownNode);
+            return NodeResult::Stopped(PlacementRefusal::UnknownNode);
         }
         if asking.memory == Memory::Kept {
             let known = self.memo.group(&asking.shapes, count).is_some_and(|group| group.has_refused(node));
             if known {
-                return Answer::Refused;
+                return NodeResult::Refused;
             }
             if self.is_above_ceiling(node, asking) {
                 self.remember_refusal(node, asking);
-                return Answer::Refused;
+                return NodeResult::Refused;
             }
         }
         let answer = match self.search(node, asking) {
-            Ok(Some(results)) => Answer::Placed(results),
-            Ok(None) => Answer::Refused,
-            Err(refusal) => Answer::Stopped(refusal),
+            Ok(Some(results)) => NodeResult::Placed(results),
+            Ok(None) => NodeResult::Refused,
+            Err(refusal) => NodeResult::Stopped(refusal),
         };
-        if matches!(answer, Answer::Refused) && asking.memory == Memory::Kept {
+        if matches!(answer, NodeResult::Refused) && asking.memory == Memory::Kept {
             self.remember_refusal(node, asking);
             self.measure(node, asking);
         }
         answer
     }
 
-    fn remember_refusal(&mut self, node: NodeIndex, asking: &Asking<'_>) {
+    fn remember_refusal(&mut self, node: NodeIndex, asking: &UnnamedClaims<'_>) {
         if let Some(group) = self.memo.group(&asking.shapes, self.nodes.len()) {
             group.refuse(node);
         }
     }
 
     /// Whether some request asks for more than any device of the node has left, and no search could end in an error.
-    fn is_above_ceiling(&mut self, node: NodeIndex, asking: &Asking<'_>) -> bool {
+    fn is_above_ceiling(&mut self, node: NodeIndex, asking: &UnnamedClaims<'_>) -> bool {
         let epoch = self.memo.epoch(node, &self.neighbourhoods);
         let mut above = false;
         for shape in &asking.shapes {
@@ -244,7 +244,7 @@ impl World {
     }
 
     /// Measures anew what the devices of a node that has refused have left.
-    fn measure(&mut self, node: NodeIndex, asking: &Asking<'_>) {
+    fn measure(&mut self, node: NodeIndex, asking: &UnnamedClaims<'_>) {
         for shape in &asking.shapes {
             for demand in self.demands.shapes[shape.at()].requests.iter().flat_map(RequestShape::demands) {
                 let base = self.demands.demands[demand.at()].base;
@@ -256,7 +256,7 @@ impl World {
     }
 
     /// Nothing fits there: the refusal in words.
-    fn plain_refusal(&mut self, node: NodeIndex) -> Refusal {
+    fn plain_refusal(&mut self, node: NodeIndex) -> PlacementRefusal {
         let name = self.nodes.get(node.0 as usize).map(|node| node.name.clone()).unwrap_or_default();
         let view = self.view(node).unwrap_or_default();
         let invalid = view.faults.iter().find(|(_, fault)| !matches!(fault, PoolFault::Incomplete { .. }));
@@ -264,24 +264,24 @@ impl World {
             Some((pool, fault)) => {
                 let facts = &self.index.pools[pool.at()];
                 let pool = format!("{}/{}", facts.driver, facts.name);
-                Refusal::InvalidPool { node: name, pool, fault: Box::new(fault.clone()) }
+                PlacementRefusal::InvalidPool { node: name, pool, fault: Box::new(fault.clone()) }
             }
-            None => Refusal::NoFit { nodes: NodesTried::One(name) },
+            None => PlacementRefusal::NoFit { nodes: NodesTried::One(name) },
         }
     }
 
     fn search(
         &mut self,
         node: NodeIndex,
-        asking: &Asking<'_>,
-    ) -> Result<Option<Vec<AllocationResult>>, Refusal> {
+        asking: &UnnamedClaims<'_>,
+    ) -> Result<Option<Vec<AllocationResult>>, PlacementRefusal> {
         let claims = asking.claims;
-        let view = self.view(node).ok_or(Refusal::UnknownNode)?;
+        let view = self.view(node).ok_or(PlacementRefusal::UnknownNode)?;
         let mut plans = self.plans(node, &view, claims, &asking.shapes)?;
         if self.has_too_few_values(&plans) {
             return Ok(None);
         }
-        let mut search = Search {
+        let mut search = PlacementSearch {
             index: &self.index,
             demands: &self.demands.demands,
             attributes: &self.attributes,
@@ -291,7 +291,7 @@ impl World {
             results: vec![0; plans.len()],
             claims: &mut plans,
             steps_left: self.limits.steps_max,
-            passing: Passing::From {
+            passing: TwinPolicy::From {
                 steps_left: self.limits.steps_max.saturating_sub(self.limits.steps_before_twins),
             },
             trail: Vec::new(),
@@ -313,7 +313,7 @@ impl World {
         let is_plain = |alternative: &Alternative| {
             let (set, demand) = (set_of(alternative), &self.demands.demands[alternative.demand.at()]);
             set.soundness == Soundness::Sound
-                && matches!(alternative.wanted, Wanted::Count(_))
+                && matches!(alternative.wanted, DeviceCount::Count(_))
                 && set.profiles.iter().all(|profile| demand.is_in_range(*profile))
         };
         let mut alternatives = plans.iter().flat_map(|plan| &plan.requests).flat_map(|r| &r.alternatives);
@@ -345,7 +345,7 @@ impl World {
         view: &Arc<View>,
         claims: &[ResourceClaim],
         shapes: &[ShapeNo],
-    ) -> Result<Vec<ClaimPlan>, Refusal> {
+    ) -> Result<Vec<ClaimPlan>, PlacementRefusal> {
         let mut plans = Vec::with_capacity(claims.len());
         for (claim, shape) in claims.iter().zip(shapes) {
             let shape = Arc::clone(&self.demands.shapes[shape.at()]);
@@ -358,14 +358,14 @@ impl World {
                 };
                 let mut alternatives = Vec::with_capacity(request.demands().len());
                 for (alternative, demand) in request.demands().iter().enumerate() {
-                    let at = Asked { claim, request: number, alternative };
+                    let at = NamedAlternative { claim, request: number, alternative };
                     alternatives.push(self.alternative(node, view, *demand, at)?);
                 }
                 needed += alternatives.iter().map(|a: &Alternative| a.wanted.count()).min().unwrap_or(0);
                 requests.push(RequestPlan { form, alternatives });
             }
             if needed > RESULTS_MAX {
-                return Err(Refusal::TooManyDevices { claim: name_of(claim), needed });
+                return Err(PlacementRefusal::TooManyDevices { claim: name_of(claim), needed });
             }
             let ready = |constraint: &super::demand::ConstraintShape| {
                 Constraint::new(&constraint.rule, &mut self.attributes, &self.index)
@@ -381,17 +381,17 @@ impl World {
         node: NodeIndex,
         view: &View,
         demand: DemandNo,
-        at: Asked<'_>,
-    ) -> Result<Alternative, Refusal> {
+        at: NamedAlternative<'_>,
+    ) -> Result<Alternative, PlacementRefusal> {
         self.class_of(demand, at)?;
         let ExactRequest { access, mode, .. } = self.demands.demands[demand.at()].request;
-        let mut wanted = Wanted::of(mode);
-        let lane = self.lane(demand, node, view).ok_or(Refusal::UnknownNode)?;
+        let mut wanted = DeviceCount::of(mode);
+        let lane = self.lane(demand, node, view).ok_or(PlacementRefusal::UnknownNode)?;
         let set = self.lanes[lane.at()].set;
-        if let Wanted::All(positions) = &mut wanted {
+        if let DeviceCount::All(positions) = &mut wanted {
             if let Some((pool, fault)) = view.faults.first() {
                 let facts = &self.index.pools[pool.at()];
-                return Err(Refusal::AllOfUnusablePool {
+                return Err(PlacementRefusal::AllOfUnusablePool {
                     claim: name_of(at.claim),
                     request: at.name(),
                     pool: format!("{}/{}", facts.driver, facts.name),
@@ -423,20 +423,22 @@ impl World {
         Ok(Alternative { demand, lane, access, wanted })
     }
 
-    fn stopped(&self, stop: &Stop, claims: &[ResourceClaim], plans: &[ClaimPlan]) -> Refusal {
+    fn stopped(&self, stop: &Stop, claims: &[ResourceClaim], plans: &[ClaimPlan]) -> PlacementRefusal {
         match *stop {
-            Stop::Bound | Stop::TooManyResults => Refusal::SearchBound { steps: self.limits.steps_max },
+            Stop::Bound | Stop::TooManyResults => {
+                PlacementRefusal::SearchBound { steps: self.limits.steps_max }
+            }
             Stop::Broken { claim, request, alternative, selector, entry } => {
                 let demand = plans[claim].requests[request].alternatives[alternative].demand;
-                let at = Asked { claim: &claims[claim], request, alternative };
+                let at = NamedAlternative { claim: &claims[claim], request, alternative };
                 self.broken(demand, selector, entry, name_of(at.claim), at.name())
             }
             Stop::OutOfRange { claim, request, alternative, entry } => {
-                self.out_of_range(Asked { claim: &claims[claim], request, alternative }, entry)
+                self.out_of_range(NamedAlternative { claim: &claims[claim], request, alternative }, entry)
             }
             Stop::Constraint { claim, request, alternative, constraint, entry } => {
-                let at = Asked { claim: &claims[claim], request, alternative };
-                Refusal::AllAgainstConstraint {
+                let at = NamedAlternative { claim: &claims[claim], request, alternative };
+                PlacementRefusal::AllAgainstConstraint {
                     claim: name_of(at.claim),
                     request: at.name(),
                     constraint,
@@ -446,8 +448,8 @@ impl World {
         }
     }
 
-    fn out_of_range(&self, at: Asked<'_>, entry: EntryNo) -> Refusal {
-        Refusal::OutOfRange {
+    fn out_of_range(&self, at: NamedAlternative<'_>, entry: EntryNo) -> PlacementRefusal {
+        PlacementRefusal::OutOfRange {
             claim: name_of(at.claim),
             request: at.name(),
             device: Box::new(self.index.id(self.index.entries[entry.at()].device)),
@@ -461,11 +463,11 @@ impl World {
         entry: EntryNo,
         claim: String,
         request: String,
-    ) -> Refusal {
+    ) -> PlacementRefusal {
         let device = self.index.id(self.index.entries[entry.at()].device);
         let selectors = self.demands.base_of(demand).selectors.as_deref().unwrap_or_default();
         match selectors.get(selector) {
-            Some((origin, number)) => Refusal::Selector(Box::new(SelectorFailure {
+            Some((origin, number)) => PlacementRefusal::Selector(Box::new(SelectorFailure {
                 claim,
                 request,
                 origin: origin.clone(),
@@ -473,20 +475,20 @@ impl World {
                 device,
                 message: self.selectors.failure(*number, &self.index, entry),
             })),
-            None => Refusal::UnknownNode,
+            None => PlacementRefusal::UnknownNode,
         }
     }
 }
 
 /// One alternative of one request of one claim, as its author named it.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct NamedAlternative<'a> {
     pub(super) claim: &'a ResourceClaim,
     pub(super) request: usize,
     pub(super) alternative: usize,
 }
 
-impl Asked<'_> {
+impl NamedAlternative<'_> {
     /// `request`, or `request/subrequest`.
     pub(super) fn name(self) -> String {
         let request = &self.claim.requests[self.request];

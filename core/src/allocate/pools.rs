@@ -49,7 +49,7 @@ pub(super) struct View {
     pub(super) faults: Vec<(PoolNo, PoolFault)>,
 }
 
-struct Seen {
+struct PoolState {
     pool: PoolNo,
     state: Result<Vec<SliceNo>, PoolFault>,
 }
@@ -74,7 +74,7 @@ impl Directory {
         pools.sort_unstable();
         for pool in pools {
             let counters = directory.counters_by_pool.get(&pool).cloned().unwrap_or_default();
-            if let Some(Seen { state: Err(fault), .. }) = look_at(index, pool, counters, completeness) {
+            if let Some(PoolState { state: Err(fault), .. }) = look_at(index, pool, counters, completeness) {
                 directory.foreign_faults.push((pool, fault));
             }
         }
@@ -109,7 +109,7 @@ impl Directory {
                 .cmp(&has_conditions(index, b))
                 .then_with(|| key(a.pool).cmp(&key(b.pool)))
         });
-        for Seen { pool, state } in seen {
+        for PoolState { pool, state } in seen {
             match state {
                 Ok(slices) => view.entries.extend(
                     slices.iter().flat_map(|s| index.slice_facts[s.at()].entries.clone().map(EntryNo)),
@@ -154,13 +154,18 @@ fn selects(selection: &NodeSelection, node: &Node) -> bool {
 }
 
 /// Judges a pool by the slices of it that concern a node; `None`: a newer generation elsewhere makes them obsolete.
-fn look_at(index: &Index, pool: PoolNo, slices: Vec<SliceNo>, completeness: Completeness) -> Option<Seen> {
+fn look_at(
+    index: &Index,
+    pool: PoolNo,
+    slices: Vec<SliceNo>,
+    completeness: Completeness,
+) -> Option<PoolState> {
     let generation_of = |slice: SliceNo| index.slices[slice.at()].pool.generation;
     let generation = slices.iter().copied().map(generation_of).max()?;
     let current: Vec<SliceNo> = slices.into_iter().filter(|s| generation_of(*s) == generation).collect();
     let announced = index.slices[current.first()?.at()].pool.slice_count;
     if i64::try_from(current.len()) == Ok(announced) {
-        return Some(Seen { pool, state: check(index, current, &[]) });
+        return Some(PoolState { pool, state: check(index, current, &[]) });
     }
     let all = &index.pools[pool.at()].slices;
     if all.iter().copied().any(|slice| generation_of(slice) > generation) {
@@ -169,9 +174,9 @@ fn look_at(index: &Index, pool: PoolNo, slices: Vec<SliceNo>, completeness: Comp
     let complete: Vec<SliceNo> = all.iter().copied().filter(|s| generation_of(*s) == generation).collect();
     if i64::try_from(complete.len()) != Ok(announced) && completeness == Completeness::Required {
         let fault = PoolFault::Incomplete { generation, seen: complete.len(), announced };
-        return Some(Seen { pool, state: Err(fault) });
+        return Some(PoolState { pool, state: Err(fault) });
     }
-    Some(Seen { pool, state: check(index, current, &complete) })
+    Some(PoolState { pool, state: check(index, current, &complete) })
 }
 
 /// The slices with devices in order, if names and counters are in order in these and in `elsewhere`.
@@ -197,7 +202,7 @@ fn check(index: &Index, mut slices: Vec<SliceNo>, elsewhere: &[SliceNo]) -> Resu
     Ok(with_devices)
 }
 
-fn has_conditions(index: &Index, seen: &Seen) -> bool {
+fn has_conditions(index: &Index, seen: &PoolState) -> bool {
     let Ok(slices) = &seen.state else { return false };
     let mut devices = slices.iter().flat_map(|slice| &index.slices[slice.at()].devices);
     devices.any(|device| !device.binding_conditions.is_empty())

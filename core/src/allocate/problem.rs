@@ -6,7 +6,7 @@ use crate::dra::DeviceId;
 
 /// One thing that is wrong in the input; everything it does not touch stays usable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum InputProblem {
     /// Two slices of one name; the later one is left out.
     #[error("slice `{slice}` is given twice; the second one is left out")]
     DuplicateSlice {
@@ -103,9 +103,9 @@ pub enum PoolFault {
     },
 }
 
-// === impl Problem ===
+// === impl InputProblem ===
 
-impl Problem {
+impl InputProblem {
     pub(super) fn pool(driver: &str, pool: &str, fault: PoolFault) -> Self {
         Self::Pool { driver: driver.to_owned(), pool: pool.to_owned(), fault }
     }

@@ -6,11 +6,11 @@ use crate::quantity::Quantity;
 /// Most results that one claim's allocation can hold (`AllocationResultsMaxSize` of the API).
 pub const RESULTS_MAX: usize = 32;
 
-/// Why a set of claims is not placed. What is the same for every node says so in [`Refusal::reach`].
+/// Why a set of claims is not placed. What is the same for every node says so in [`PlacementRefusal::reach`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum PlacementRefusal {
     /// No combination of devices serves all requests.
-    #[error("no combination of devices on {} serves all requests", Tried(.nodes))]
+    #[error("no combination of devices on {} serves all requests", NodesTriedText(.nodes))]
     NoFit {
         /// Names of the nodes that were tried, or how many.
         nodes: NodesTried,
@@ -201,9 +201,9 @@ pub struct Shortage {
     pub left: Quantity,
 }
 
-struct Tried<'a>(&'a NodesTried);
+struct NodesTriedText<'a>(&'a NodesTried);
 
-impl std::fmt::Display for Tried<'_> {
+impl std::fmt::Display for NodesTriedText<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             NodesTried::One(name) => write!(f, "node {name}"),
@@ -221,9 +221,9 @@ impl std::fmt::Display for SelectorOrigin {
     }
 }
 
-// === impl Refusal ===
+// === impl PlacementRefusal ===
 
-impl Refusal {
+impl PlacementRefusal {
     /// Whether another node could still do.
     #[must_use]
     pub const fn reach(&self) -> Reach {

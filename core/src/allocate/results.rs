@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::place::Asked;
-use super::refusal::Refusal;
-use super::search::Taken;
+use super::place::NamedAlternative;
+use super::refusal::PlacementRefusal;
+use super::search::ReservedDevice;
 use super::world::{NodeIndex, Release, World};
 use crate::dra::{
     AllocatedConfig, AllocationResult, ConfigSource, DeviceResult, ExactRequest, NodeRequirement,
@@ -19,8 +19,8 @@ pub(super) fn write(
     world: &World,
     node: NodeIndex,
     claims: &[ResourceClaim],
-    trail: &[Taken],
-) -> Result<Vec<AllocationResult>, Refusal> {
+    trail: &[ReservedDevice],
+) -> Result<Vec<AllocationResult>, PlacementRefusal> {
     let mut rest = trail;
     let mut all = Vec::with_capacity(claims.len());
     for (number, claim) in claims.iter().enumerate() {
@@ -36,8 +36,8 @@ pub(super) fn write(
     Ok(all)
 }
 
-fn result(world: &World, claim: &ResourceClaim, index: usize, taken: &Taken) -> DeviceResult {
-    let at = Asked { claim, request: taken.request, alternative: taken.alternative };
+fn result(world: &World, claim: &ResourceClaim, index: usize, taken: &ReservedDevice) -> DeviceResult {
+    let at = NamedAlternative { claim, request: taken.request, alternative: taken.alternative };
     let device = world.index.described(taken.entry);
     let request = exact(claim, taken.request, taken.alternative);
     let name = at.name();
@@ -85,13 +85,13 @@ fn share_id(uid: &str, request: &str, index: usize) -> ShareId {
 }
 
 /// Class configuration once a class, for every request that uses it; then the claim's, once for each request it names.
-fn configuration(world: &World, claim: &ResourceClaim, own: &[Taken]) -> Vec<AllocatedConfig> {
+fn configuration(world: &World, claim: &ResourceClaim, own: &[ReservedDevice]) -> Vec<AllocatedConfig> {
     let mut all: Vec<AllocatedConfig> = Vec::new();
     let mut of_class: BTreeMap<&str, Range<usize>> = BTreeMap::new();
     let chosen = |request: usize| own.iter().find(|t| t.request == request).map_or(0, |t| t.alternative);
     for request in 0..claim.requests.len() {
         let alternative = chosen(request);
-        let name = Asked { claim, request, alternative }.name();
+        let name = NamedAlternative { claim, request, alternative }.name();
         let Some(class) = world.class(&exact(claim, request, alternative).device_class) else { continue };
         if let Some(known) = of_class.get(class.name.as_str()) {
             all[known.clone()].iter_mut().for_each(|config| config.requests.push(name.clone()));
@@ -108,9 +108,9 @@ fn configuration(world: &World, claim: &ResourceClaim, own: &[Taken]) -> Vec<All
     for config in &claim.config {
         let applies = |(number, request): (usize, &crate::dra::DeviceRequest)| {
             config.requests.contains(&request.name)
-                || config
-                    .requests
-                    .contains(&Asked { claim, request: number, alternative: chosen(number) }.name())
+                || config.requests.contains(
+                    &NamedAlternative { claim, request: number, alternative: chosen(number) }.name(),
+                )
         };
         let uses = claim.requests.iter().enumerate().filter(|r| applies(*r)).count();
         let times = match (config.requests.is_empty(), world.release) {
@@ -131,7 +131,9 @@ fn configuration(world: &World, claim: &ResourceClaim, own: &[Taken]) -> Vec<All
         let names = |number: usize, known: &[String]| {
             let whole = &claim.requests[number].name;
             known.contains(whole)
-                || known.contains(&Asked { claim, request: number, alternative: chosen(number) }.name())
+                || known.contains(
+                    &NamedAlternative { claim, request: number, alternative: chosen(number) }.name(),
+                )
         };
         for config in &mut all {
             // An empty list says "all of them".
@@ -144,7 +146,11 @@ fn configuration(world: &World, claim: &ResourceClaim, own: &[Taken]) -> Vec<All
 }
 
 /// The one node as soon as any device is local to it; else what all the devices' selectors ask together.
-fn node_selector(world: &World, node: NodeIndex, own: &[Taken]) -> Result<Option<NodeSelector>, Refusal> {
+fn node_selector(
+    world: &World,
+    node: NodeIndex,
+    own: &[ReservedDevice],
+) -> Result<Option<NodeSelector>, PlacementRefusal> {
     let mut merged = NodeSelectorTerm::default();
     for taken in own {
         let device = world.index.described(taken.entry);
@@ -166,7 +172,7 @@ fn node_selector(world: &World, node: NodeIndex, own: &[Taken]) -> Result<Option
                 }
                 terms => {
                     let device = world.index.id(entry.device);
-                    return Err(Refusal::SeveralTerms { device, terms: terms.len() });
+                    return Err(PlacementRefusal::SeveralTerms { device, terms: terms.len() });
                 }
             },
             NodeSelection::Name(_) | NodeSelection::All | NodeSelection::PerDevice => {}

@@ -16,12 +16,12 @@
 use std::sync::Arc;
 
 use super::candidates::{Candidate, CandidateKind, CandidateSet, Lane, LaneNo};
-use super::constraints::{Attributes, Constraint};
+use super::constraints::{AttributeValues, Constraint};
 use super::demand::{Demand, DemandNo, Shape};
-use super::index::{Counted, EntryNo, Index};
+use super::index::{CounterUse, EntryNo, Index};
 use super::refusal::RESULTS_MAX;
 use super::state::{DeviceState, Obstacle, State};
-use super::twins::{Passing, Twins};
+use super::twins::{TwinPolicy, Twins};
 use super::world::Release;
 use crate::dra::{Access, AllocationMode, Sharing};
 
@@ -54,12 +54,12 @@ pub(super) struct Alternative {
     pub(super) demand: DemandNo,
     pub(super) lane: LaneNo,
     pub(super) access: Access,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: DeviceCount,
 }
 
 /// How many devices.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum DeviceCount {
     Count(usize),
     /// Exactly these, by position in the set.
     All(Vec<usize>),
@@ -67,7 +67,7 @@ pub(super) enum Wanted {
 
 /// A device taken, in the order of taking: the result, and all that is needed to give it back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct ReservedDevice {
     pub(super) claim: usize,
     pub(super) request: usize,
     pub(super) alternative: usize,
@@ -75,7 +75,7 @@ pub(super) struct Taken {
     pub(super) access: Access,
     demand: DemandNo,
     sharing: Sharing,
-    counters: Counted,
+    counters: CounterUse,
 }
 
 /// Why a search ends early.
@@ -94,36 +94,36 @@ pub(super) enum Stop {
 }
 
 /// A search in progress.
-pub(super) struct Search<'a> {
+pub(super) struct PlacementSearch<'a> {
     pub(super) index: &'a Index,
     pub(super) demands: &'a [Demand],
-    pub(super) attributes: &'a Attributes,
+    pub(super) attributes: &'a AttributeValues,
     pub(super) state: &'a mut State,
     pub(super) sets: &'a mut [CandidateSet],
     pub(super) lanes: &'a mut [Lane],
     pub(super) claims: &'a mut [ClaimPlan],
     pub(super) steps_left: u64,
-    pub(super) passing: Passing,
-    pub(super) trail: Vec<Taken>,
+    pub(super) passing: TwinPolicy,
+    pub(super) trail: Vec<ReservedDevice>,
     pub(super) results: Vec<usize>,
 }
 
 /// What became of one candidate.
-enum Tried {
+enum CandidateOutcome {
     Taken,
     No(Obstacle),
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct SearchPosition {
     claim: usize,
     request: usize,
     alternative: usize,
 }
 
-// === impl Wanted ===
+// === impl DeviceCount ===
 
-impl Wanted {
+impl DeviceCount {
     pub(super) fn count(&self) -> usize {
         match self {
             Self::Count(count) => *count,
@@ -139,9 +139,9 @@ impl Wanted {
     }
 }
 
-// === impl Search ===
+// === impl PlacementSearch ===
 
-impl Search<'_> {
+impl PlacementSearch<'_> {
     /// Runs the search. The trail is left as found; call [`Self::unwind`] after reading it.
     pub(super) fn run(&mut self) -> Result<bool, Stop> {
         self.claim(0)
@@ -168,11 +168,11 @@ impl Search<'_> {
         };
         let alternatives = plan.alternatives.len();
         if plan.form == Form::Exactly {
-            return self.device(Place { claim, request, alternative: 0 }, 0, 0);
+            return self.device(SearchPosition { claim, request, alternative: 0 }, 0, 0);
         }
         let mut all_too_many = true;
         for alternative in 0..alternatives {
-            match self.device(Place { claim, request, alternative }, 0, 0) {
+            match self.device(SearchPosition { claim, request, alternative }, 0, 0) {
                 Err(Stop::TooManyResults) => {}
                 Ok(false) => all_too_many = false,
                 found_or_stop => return found_or_stop,
@@ -181,14 +181,14 @@ impl Search<'_> {
         if all_too_many { Err(Stop::TooManyResults) } else { Ok(false) }
     }
 
-    fn device(&mut self, at: Place, taken: usize, from: usize) -> Result<bool, Stop> {
+    fn device(&mut self, at: SearchPosition, taken: usize, from: usize) -> Result<bool, Stop> {
         self.step()?;
         let plan = &self.claims[at.claim].requests[at.request].alternatives[at.alternative];
         let wanted = plan.wanted.count();
         let all = match &plan.wanted {
-            Wanted::Count(_) => None,
-            Wanted::All(positions) if positions.is_empty() => return Ok(false),
-            Wanted::All(positions) => Some(positions.get(taken).copied()),
+            DeviceCount::Count(_) => None,
+            DeviceCount::All(positions) if positions.is_empty() => return Ok(false),
+            DeviceCount::All(positions) => Some(positions.get(taken).copied()),
         };
         if taken >= wanted {
             return self.request(at.claim, at.request + 1);
@@ -203,7 +203,7 @@ impl Search<'_> {
     }
 
     /// Mode `All`: this device and no other.
-    fn this_device(&mut self, at: Place, taken: usize, position: usize) -> Result<bool, Stop> {
+    fn this_device(&mut self, at: SearchPosition, taken: usize, position: usize) -> Result<bool, Stop> {
         let plan = &self.claims[at.claim].requests[at.request].alternatives[at.alternative];
         let candidate = self.sets[self.lanes[plan.lane.at()].set.at()].list[position];
         if candidate.kind == CandidateKind::Tainted || !self.must_take(at, candidate)? {
@@ -216,7 +216,7 @@ impl Search<'_> {
         found
     }
 
-    fn any_device(&mut self, at: Place, taken: usize, from: usize) -> Result<bool, Stop> {
+    fn any_device(&mut self, at: SearchPosition, taken: usize, from: usize) -> Result<bool, Stop> {
         let plan = &self.claims[at.claim].requests[at.request].alternatives[at.alternative];
         let (lane, access) = (plan.lane.at(), plan.access);
         let set = self.lanes[lane].set.at();
@@ -230,17 +230,17 @@ impl Search<'_> {
                 continue;
             }
             match self.try_to_take(at, candidate, access)? {
-                Tried::Taken => {}
-                Tried::No(Obstacle::Held) => {
+                CandidateOutcome::Taken => {}
+                CandidateOutcome::No(Obstacle::Held) => {
                     self.sets[set].bury(found);
                     self.lanes[lane].bury(found);
                     continue;
                 }
-                Tried::No(Obstacle::Used) => {
+                CandidateOutcome::No(Obstacle::Used) => {
                     self.lanes[lane].bury(found);
                     continue;
                 }
-                Tried::No(Obstacle::InFlight) => continue,
+                CandidateOutcome::No(Obstacle::InFlight) => continue,
             }
             let done = self.device(at, taken + 1, position);
             if done == Ok(true) {
@@ -256,15 +256,15 @@ impl Search<'_> {
 
     /// Sorts the devices once a search has become so long that it pays.
     fn look_for_twins(&mut self) {
-        if matches!(self.passing, Passing::From { steps_left } if self.steps_left <= steps_left) {
+        if matches!(self.passing, TwinPolicy::From { steps_left } if self.steps_left <= steps_left) {
             let twins = Twins::of(self.index, self.attributes, self.sets, self.lanes, self.claims);
-            self.passing = twins.map_or(Passing::Never, Passing::Twins);
+            self.passing = twins.map_or(TwinPolicy::Never, TwinPolicy::Twins);
         }
     }
 
     /// The kind of a device that no claim holds and this search has not taken.
     fn kind(&self, entry: EntryNo) -> Option<u32> {
-        let Passing::Twins(twins) = &self.passing else { return None };
+        let TwinPolicy::Twins(twins) = &self.passing else { return None };
         let device = self.index.entries[entry.at()].device;
         let untouched = self.state.devices[device.at()] == DeviceState::default();
         twins.kind(entry).filter(|_| untouched)
@@ -276,7 +276,7 @@ impl Search<'_> {
     }
 
     /// What keeps the device from a request before its properties are looked at: another holder.
-    fn occupied(&self, at: Place, entry: EntryNo, access: Access) -> Option<Obstacle> {
+    fn occupied(&self, at: SearchPosition, entry: EntryNo, access: Access) -> Option<Obstacle> {
         let device = self.index.entries[entry.at()].device;
         match access {
             Access::Normal => self.state.in_use(device),
@@ -288,39 +288,44 @@ impl Search<'_> {
         self.trail.iter().any(|t| t.claim == claim && t.entry == entry && t.sharing == Sharing::Exclusive)
     }
 
-    fn try_to_take(&mut self, at: Place, candidate: Candidate, access: Access) -> Result<Tried, Stop> {
+    fn try_to_take(
+        &mut self,
+        at: SearchPosition,
+        candidate: Candidate,
+        access: Access,
+    ) -> Result<CandidateOutcome, Stop> {
         if let Some(obstacle) = self.occupied(at, candidate.entry, access) {
-            return Ok(Tried::No(obstacle));
+            return Ok(CandidateOutcome::No(obstacle));
         }
         if let CandidateKind::Broken(selector) = candidate.kind {
-            let Place { claim, request, alternative } = at;
+            let SearchPosition { claim, request, alternative } = at;
             let entry = candidate.entry;
             return Err(Stop::Broken { claim, request, alternative, selector: selector as usize, entry });
         }
         let (index, demand) = (self.index, self.demand(at));
         let entry = &index.entries[candidate.entry.at()];
         if self.state.release == Release::V1_37 && !self.demands[demand.at()].is_in_range(entry.profile) {
-            let Place { claim, request, alternative } = at;
+            let SearchPosition { claim, request, alternative } = at;
             return Err(Stop::OutOfRange { claim, request, alternative, entry: candidate.entry });
         }
         if let Some(obstacle) = self.lacks_capacity(demand, candidate) {
-            return Ok(Tried::No(obstacle));
+            return Ok(CandidateOutcome::No(obstacle));
         }
         let counters = match self.draw(candidate.entry) {
             Ok(counters) => counters,
-            Err(obstacle) => return Ok(Tried::No(obstacle)),
+            Err(obstacle) => return Ok(CandidateOutcome::No(obstacle)),
         };
         if self.constrain(at, candidate.entry).is_err() {
-            if counters == Counted::Yes {
+            if counters == CounterUse::Yes {
                 self.state.undraw_in_flight(index, entry);
             }
-            return Ok(Tried::No(Obstacle::InFlight));
+            return Ok(CandidateOutcome::No(Obstacle::InFlight));
         }
         self.record(at, candidate, demand, access, counters);
-        Ok(Tried::Taken)
+        Ok(CandidateOutcome::Taken)
     }
 
-    fn must_take(&mut self, at: Place, candidate: Candidate) -> Result<bool, Stop> {
+    fn must_take(&mut self, at: SearchPosition, candidate: Candidate) -> Result<bool, Stop> {
         let (index, demand) = (self.index, self.demand(at));
         let access = self.claims[at.claim].requests[at.request].alternatives[at.alternative].access;
         if self.occupied(at, candidate.entry, access).is_some() {
@@ -329,7 +334,7 @@ impl Search<'_> {
         let Ok(counters) = self.draw(candidate.entry) else { return Ok(false) };
         let refused = match self.constrain(at, candidate.entry) {
             Err(constraint) => {
-                let Place { claim, request, alternative } = at;
+                let SearchPosition { claim, request, alternative } = at;
                 let entry = candidate.entry;
                 Err(Stop::Constraint { claim, request, alternative, constraint, entry })
             }
@@ -342,13 +347,13 @@ impl Search<'_> {
                 return Ok(true);
             }
         };
-        if counters == Counted::Yes {
+        if counters == CounterUse::Yes {
             self.state.undraw_in_flight(index, &index.entries[candidate.entry.at()]);
         }
         refused
     }
 
-    fn demand(&self, at: Place) -> DemandNo {
+    fn demand(&self, at: SearchPosition) -> DemandNo {
         self.claims[at.claim].requests[at.request].alternatives[at.alternative].demand
     }
 
@@ -363,16 +368,16 @@ impl Search<'_> {
     }
 
     /// Takes the counters of an entry, unless they are paid or it has none.
-    fn draw(&mut self, entry: EntryNo) -> Result<Counted, Obstacle> {
+    fn draw(&mut self, entry: EntryNo) -> Result<CounterUse, Obstacle> {
         let entry = &self.index.entries[entry.at()];
-        if entry.counted == Counted::No || self.state.counters_are_paid(entry) {
-            return Ok(Counted::No);
+        if entry.counted == CounterUse::No || self.state.counters_are_paid(entry) {
+            return Ok(CounterUse::No);
         }
-        self.state.draw_in_flight(self.index, entry).map(|()| Counted::Yes)
+        self.state.draw_in_flight(self.index, entry).map(|()| CounterUse::Yes)
     }
 
     /// Adds the device to every constraint that covers it; on failure to none, and says which one refused.
-    fn constrain(&mut self, at: Place, entry: EntryNo) -> Result<(), usize> {
+    fn constrain(&mut self, at: SearchPosition, entry: EntryNo) -> Result<(), usize> {
         let ClaimPlan { shape, constraints, .. } = &mut self.claims[at.claim];
         for (number, (constraint, facts)) in constraints.iter_mut().zip(&shape.constraints).enumerate() {
             if facts.covers[at.request][at.alternative]
@@ -386,7 +391,7 @@ impl Search<'_> {
     }
 
     /// Takes the last device out of the first so many constraints that cover it.
-    fn unconstrain(&mut self, at: Place, number: usize) {
+    fn unconstrain(&mut self, at: SearchPosition, number: usize) {
         let ClaimPlan { shape, constraints, .. } = &mut self.claims[at.claim];
         for (constraint, facts) in constraints.iter_mut().zip(&shape.constraints).take(number) {
             if facts.covers[at.request][at.alternative] {
@@ -397,11 +402,11 @@ impl Search<'_> {
 
     fn record(
         &mut self,
-        at: Place,
+        at: SearchPosition,
         candidate: Candidate,
         demand: DemandNo,
         access: Access,
-        counters: Counted,
+        counters: CounterUse,
     ) {
         let entry = &self.index.entries[candidate.entry.at()];
         let device = &mut self.state.devices[entry.device.at()];
@@ -414,7 +419,7 @@ impl Search<'_> {
             }
         }
         self.results[at.claim] += 1;
-        self.trail.push(Taken {
+        self.trail.push(ReservedDevice {
             claim: at.claim,
             request: at.request,
             alternative: at.alternative,
@@ -438,10 +443,11 @@ impl Search<'_> {
                 self.state.restore(entry, amounts);
             }
         }
-        if taken.counters == Counted::Yes {
+        if taken.counters == CounterUse::Yes {
             self.state.undraw_in_flight(self.index, entry);
         }
-        let at = Place { claim: taken.claim, request: taken.request, alternative: taken.alternative };
+        let at =
+            SearchPosition { claim: taken.claim, request: taken.request, alternative: taken.alternative };
         self.unconstrain(at, usize::MAX);
         self.results[taken.claim] -= 1;
     }

@@ -14,19 +14,19 @@ numbered! {
 #[derive(Debug, Default)]
 pub(super) struct Selectors {
     numbers: HashMap<String, SelectorNo>,
-    compiled: Vec<Compiled>,
+    compiled: Vec<CompiledSelector>,
 }
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledSelector {
     text: String,
     program: Result<Selector, String>,
     /// By entry; grows as entries are evaluated.
-    verdicts: Vec<Verdict>,
+    verdicts: Vec<SelectorOutcome>,
 }
 
 /// A device under evaluation: its view for selectors is made once, and only if a selector runs.
-pub(super) struct Viewed<'a> {
+pub(super) struct EvaluatedDevice<'a> {
     index: &'a Index,
     entry: EntryNo,
     view: Option<DeviceView>,
@@ -34,7 +34,7 @@ pub(super) struct Viewed<'a> {
 
 /// What a selector says of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SelectorOutcome {
     Unknown,
     Passes,
     Fails,
@@ -52,7 +52,7 @@ impl Selectors {
         }
         let number = SelectorNo::after(self.compiled.len());
         let program = Selector::compile(text).map_err(|error| error.to_string());
-        self.compiled.push(Compiled { text: text.to_owned(), program, verdicts: Vec::new() });
+        self.compiled.push(CompiledSelector { text: text.to_owned(), program, verdicts: Vec::new() });
         self.numbers.insert(text.to_owned(), number);
         number
     }
@@ -68,37 +68,41 @@ impl Selectors {
     }
 
     /// What the selector says of the device; remembered.
-    pub(super) fn verdict(&mut self, selector: SelectorNo, device: &mut Viewed<'_>) -> Verdict {
-        let Viewed { index, entry, .. } = *device;
+    pub(super) fn verdict(
+        &mut self,
+        selector: SelectorNo,
+        device: &mut EvaluatedDevice<'_>,
+    ) -> SelectorOutcome {
+        let EvaluatedDevice { index, entry, .. } = *device;
         let compiled = &mut self.compiled[selector.at()];
         if compiled.verdicts.len() <= entry.at() {
-            compiled.verdicts.resize(index.entries.len(), Verdict::Unknown);
+            compiled.verdicts.resize(index.entries.len(), SelectorOutcome::Unknown);
         }
         let known = compiled.verdicts[entry.at()];
-        if known != Verdict::Unknown {
+        if known != SelectorOutcome::Unknown {
             return known;
         }
         let verdict = match device.evaluate(&compiled.program) {
-            Ok(true) => Verdict::Passes,
-            Ok(false) => Verdict::Fails,
-            Err(_) => Verdict::Broken,
+            Ok(true) => SelectorOutcome::Passes,
+            Ok(false) => SelectorOutcome::Fails,
+            Err(_) => SelectorOutcome::Broken,
         };
         compiled.verdicts[entry.at()] = verdict;
         verdict
     }
 
-    /// Why the verdict is [`Verdict::Broken`].
+    /// Why the verdict is [`SelectorOutcome::Broken`].
     pub(super) fn failure(&self, selector: SelectorNo, index: &Index, entry: EntryNo) -> String {
-        match Viewed::new(index, entry).evaluate(&self.compiled[selector.at()].program) {
+        match EvaluatedDevice::new(index, entry).evaluate(&self.compiled[selector.at()].program) {
             Err(message) => message,
             Ok(_) => String::new(),
         }
     }
 }
 
-// === impl Viewed ===
+// === impl EvaluatedDevice ===
 
-impl<'a> Viewed<'a> {
+impl<'a> EvaluatedDevice<'a> {
     pub(super) const fn new(index: &'a Index, entry: EntryNo) -> Self {
         Self { index, entry, view: None }
     }

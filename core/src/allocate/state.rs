@@ -4,7 +4,7 @@
 //! flight. Counters hold what is *available* and may be negative, when claims hold more than is published; one
 //! negative counter stops every counted device of its pool, as in Kubernetes.
 
-use super::index::{Counted, DeviceNo, Draw, Entry, Index, SlotNo};
+use super::index::{CounterUse, DeviceEntry, DeviceNo, Draw, Index, SlotNo};
 use super::world::Release;
 use crate::dra::Sharing;
 
@@ -80,7 +80,12 @@ impl State {
     }
 
     /// Whether `amounts` more of each capacity of the entry would pass its whole.
-    pub(super) fn lacks_capacity(&self, entry: &Entry, amounts: &[i128], whole: &[i128]) -> Option<Obstacle> {
+    pub(super) fn lacks_capacity(
+        &self,
+        entry: &DeviceEntry,
+        amounts: &[i128],
+        whole: &[i128],
+    ) -> Option<Obstacle> {
         let used = &self.used[entry.amounts()..entry.amounts() + whole.len()];
         let lacking = used.iter().zip(amounts).zip(whole).any(|((used, more), whole)| used + more > *whole);
         lacking.then(|| match self.devices[entry.device.at()].shares_in_flight {
@@ -90,7 +95,7 @@ impl State {
     }
 
     /// Whether a further share of the device is free of counters, because one is there already.
-    pub(super) fn counters_are_paid(&self, entry: &Entry) -> bool {
+    pub(super) fn counters_are_paid(&self, entry: &DeviceEntry) -> bool {
         let state = &self.devices[entry.device.at()];
         // To 1.36, held shares without an amount are overlooked, and the device is charged again.
         let held = match self.release {
@@ -101,7 +106,7 @@ impl State {
     }
 
     /// Takes the entry's counters for the search; on failure nothing is taken.
-    pub(super) fn draw_in_flight(&mut self, index: &Index, entry: &Entry) -> Result<(), Obstacle> {
+    pub(super) fn draw_in_flight(&mut self, index: &Index, entry: &DeviceEntry) -> Result<(), Obstacle> {
         self.draw(index, entry);
         if self.negative[entry.version.at()] == 0 {
             self.draws_in_flight += 1;
@@ -112,14 +117,14 @@ impl State {
     }
 
     /// Gives back what [`Self::draw_in_flight`] took.
-    pub(super) fn undraw_in_flight(&mut self, index: &Index, entry: &Entry) {
+    pub(super) fn undraw_in_flight(&mut self, index: &Index, entry: &DeviceEntry) {
         self.undraw(index, entry);
         self.draws_in_flight -= 1;
     }
 
     /// Charges the entry's counters.
-    pub(super) fn draw(&mut self, index: &Index, entry: &Entry) {
-        if entry.counted == Counted::Yes {
+    pub(super) fn draw(&mut self, index: &Index, entry: &DeviceEntry) {
+        if entry.counted == CounterUse::Yes {
             for Draw { slot, nanos } in index.draws(entry) {
                 self.shift(entry, slot, -nanos);
             }
@@ -127,15 +132,15 @@ impl State {
     }
 
     /// Credits the entry's counters.
-    pub(super) fn undraw(&mut self, index: &Index, entry: &Entry) {
-        if entry.counted == Counted::Yes {
+    pub(super) fn undraw(&mut self, index: &Index, entry: &DeviceEntry) {
+        if entry.counted == CounterUse::Yes {
             for Draw { slot, nanos } in index.draws(entry) {
                 self.shift(entry, slot, nanos);
             }
         }
     }
 
-    fn shift(&mut self, entry: &Entry, slot: SlotNo, by: i128) {
+    fn shift(&mut self, entry: &DeviceEntry, slot: SlotNo, by: i128) {
         let left = &mut self.available[slot.at()];
         let negative = &mut self.negative[entry.version.at()];
         let before = *left < 0;
@@ -148,14 +153,14 @@ impl State {
     }
 
     /// Adds amounts to the used capacity of an entry.
-    pub(super) fn consume(&mut self, entry: &Entry, amounts: &[i128]) {
+    pub(super) fn consume(&mut self, entry: &DeviceEntry, amounts: &[i128]) {
         for (used, more) in self.used[entry.amounts()..].iter_mut().zip(amounts) {
             *used += more;
         }
     }
 
     /// Takes amounts back from the used capacity of an entry.
-    pub(super) fn restore(&mut self, entry: &Entry, amounts: &[i128]) {
+    pub(super) fn restore(&mut self, entry: &DeviceEntry, amounts: &[i128]) {
         for (used, less) in self.used[entry.amounts()..].iter_mut().zip(amounts) {
             *used -= less;
         }

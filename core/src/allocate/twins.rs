@@ -16,15 +16,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::candidates::{CandidateKind, CandidateSet, Lane, SetNo, Soundness};
-use super::constraints::{Attributes, Value};
+use super::constraints::{AttributeValues, Value};
 use super::demand::Trend;
-use super::index::{Counted, EntryNo, Index};
+use super::index::{CounterUse, EntryNo, Index};
 use super::search::{Alternative, ClaimPlan};
 use crate::dra::{Access, Sharing};
 
 /// Whether devices are passed over in a search.
 #[derive(Debug)]
-pub(super) enum Passing {
+pub(super) enum TwinPolicy {
     /// Not yet: so short a search is not worth working out twins for. From so many steps left on.
     From {
         /// Steps left.
@@ -48,7 +48,7 @@ impl Twins {
     /// Sorts the candidates of a search; none if the order of taking could distinguish twins.
     pub(super) fn of(
         index: &Index,
-        attributes: &Attributes,
+        attributes: &AttributeValues,
         sets: &[CandidateSet],
         lanes: &[Lane],
         claims: &[ClaimPlan],
@@ -97,14 +97,19 @@ fn alternatives(claims: &[ClaimPlan]) -> impl Iterator<Item = &Alternative> {
 
 /// All that a search reads off a device, one list of numbers for each different one; none if a value is a list. How many
 /// draws and values there are comes first, so that no two lists read the same.
-fn marks(entry: EntryNo, index: &Index, attributes: &Attributes, claims: &[ClaimPlan]) -> Option<Vec<i128>> {
+fn marks(
+    entry: EntryNo,
+    index: &Index,
+    attributes: &AttributeValues,
+    claims: &[ClaimPlan],
+) -> Option<Vec<i128>> {
     let facts = &index.entries[entry.at()];
     let draws = index.draws(facts);
     let mut marks = vec![
         i128::from(facts.version.0),
         i128::from(facts.profile.0),
         i128::from(facts.sharing == Sharing::Shareable),
-        i128::from(facts.counted == Counted::Yes),
+        i128::from(facts.counted == CounterUse::Yes),
         i128::try_from(draws.len()).ok()?,
     ];
     marks.extend(draws.flat_map(|draw| [i128::from(draw.slot.0), draw.nanos]));

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::candidates::{CandidateSet, Lane, LaneNo, SetNo};
-use super::constraints::Attributes;
+use super::constraints::AttributeValues;
 use super::demand::{BaseNo, DemandNo, Demands};
-use super::held::Held;
+use super::held::HolderIndex;
 use super::index::{EntryNo, Index, NumberMap};
 use super::memo::{Memo, Neighbourhoods};
 use super::pools::{Completeness, Directory, View};
-use super::problem::Problem;
+use super::problem::InputProblem;
 use super::selectors::Selectors;
 use super::state::State;
 use crate::dra::{Device, DeviceClass, DeviceId, Node, ResourceSlice};
@@ -61,9 +61,9 @@ pub struct World {
     pub(super) node_numbers: Arc<HashMap<String, NodeIndex>>,
     pub(super) neighbourhoods: Neighbourhoods,
     pub(super) state: State,
-    pub(super) held: Held,
+    pub(super) held: HolderIndex,
     pub(super) selectors: Selectors,
-    pub(super) attributes: Attributes,
+    pub(super) attributes: AttributeValues,
     pub(super) demands: Demands,
     pub(super) views: Vec<Option<Arc<View>>>,
     pub(super) sets: Vec<CandidateSet>,
@@ -93,7 +93,7 @@ impl World {
         slices: Vec<ResourceSlice>,
         classes: Vec<DeviceClass>,
         nodes: Vec<Node>,
-    ) -> (Self, Vec<Problem>) {
+    ) -> (Self, Vec<InputProblem>) {
         let (index, mut problems) = Index::new(slices);
         let directory = Directory::new(&index, Completeness::Required, Release::default());
         let mut selectors = Selectors::default();
@@ -110,9 +110,9 @@ impl World {
             nodes: Arc::new(nodes),
             node_numbers: Arc::new(node_numbers),
             neighbourhoods,
-            held: Held::default(),
+            held: HolderIndex::default(),
             selectors,
-            attributes: Attributes::default(),
+            attributes: AttributeValues::default(),
             demands: Demands::default(),
             sets: Vec::new(),
             set_numbers: NumberMap::default(),
@@ -230,14 +230,14 @@ impl World {
         Some(number)
     }
 
-    fn report_pools(&mut self, problems: &mut Vec<Problem>) {
+    fn report_pools(&mut self, problems: &mut Vec<InputProblem>) {
         for node in 0..self.views.len() {
             // Only nodes with slices of their own or that roam can see faults which are not reported yet.
             let node = NodeIndex(u32::try_from(node).unwrap_or(u32::MAX));
             let Some(view) = self.view(node) else { continue };
             for (pool, fault) in &view.faults {
                 let facts = &self.index.pools[pool.at()];
-                let problem = Problem::pool(&facts.driver, &facts.name, fault.clone());
+                let problem = InputProblem::pool(&facts.driver, &facts.name, fault.clone());
                 if !problems.contains(&problem) {
                     problems.push(problem);
                 }
@@ -249,19 +249,19 @@ impl World {
 fn known_classes(
     classes: Vec<DeviceClass>,
     selectors: &mut Selectors,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<InputProblem>,
 ) -> BTreeMap<String, DeviceClass> {
     let mut known = BTreeMap::new();
     for class in classes {
         if known.contains_key(&class.name) {
-            problems.push(Problem::DuplicateClass { class: class.name });
+            problems.push(InputProblem::DuplicateClass { class: class.name });
             continue;
         }
         for (index, text) in class.selectors.iter().enumerate() {
             let number = selectors.number(text);
             if let Some(message) = selectors.compile_error(number) {
                 let (class, message) = (class.name.clone(), message.to_owned());
-                problems.push(Problem::Selector { class, index, message });
+                problems.push(InputProblem::Selector { class, index, message });
             }
         }
         known.insert(class.name.clone(), class);
@@ -269,12 +269,15 @@ fn known_classes(
     known
 }
 
-fn known_nodes(nodes: Vec<Node>, problems: &mut Vec<Problem>) -> (Vec<Node>, HashMap<String, NodeIndex>) {
+fn known_nodes(
+    nodes: Vec<Node>,
+    problems: &mut Vec<InputProblem>,
+) -> (Vec<Node>, HashMap<String, NodeIndex>) {
     let mut known: Vec<Node> = Vec::new();
     let mut numbers = HashMap::new();
     for node in nodes {
         if numbers.contains_key(&node.name) {
-            problems.push(Problem::DuplicateNode { node: node.name });
+            problems.push(InputProblem::DuplicateNode { node: node.name });
             continue;
         }
         numbers.insert(node.name.clone(), NodeIndex(u32::try_from(known.len()).unwrap_or(u32::MAX)));

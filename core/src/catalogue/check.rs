@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::text::{self, Amount, Subject};
+use super::text::{self, RawAmount, RawSubject};
 use super::{
-    CardModel, CatalogueError, LinkHint, LinkKind, LinkShape, Matching, Maturity, Rule, RuleAttribute,
+    CardModel, CardRule, CatalogueError, LinkHint, LinkKind, LinkShape, Maturity, ModelKeys, RuleAttribute,
     RuleScope, Source, TopologyHint, plain_name, table,
 };
 use crate::card::{Mode, Partitioning};
@@ -23,13 +23,13 @@ const ENTRIES_MAX: usize = 64;
 
 /// Where in which file we are; makes the errors.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct SourceFile<'a> {
     pub(super) file: &'a str,
 }
 
 /// Checks a file's meaning.
 pub(super) fn model(file: &str, raw: &text::File) -> Result<CardModel, CatalogueError> {
-    let place = Place { file };
+    let place = SourceFile { file };
     let schema = place.whole("schema", &raw.schema)?;
     if schema != SCHEMA {
         return Err(place.wrong(
@@ -83,7 +83,7 @@ pub(super) fn model(file: &str, raw: &text::File) -> Result<CardModel, Catalogue
     })
 }
 
-fn all_modes(place: Place<'_>, memory: Bytes, raw: &[text::Mode]) -> Result<Vec<Mode>, CatalogueError> {
+fn all_modes(place: SourceFile<'_>, memory: Bytes, raw: &[text::Mode]) -> Result<Vec<Mode>, CatalogueError> {
     let mut modes: Vec<Mode> = Vec::new();
     for (i, mode) in raw.iter().enumerate() {
         let field = format!("mode[{i}]");
@@ -98,7 +98,7 @@ fn all_modes(place: Place<'_>, memory: Bytes, raw: &[text::Mode]) -> Result<Vec<
     Ok(modes)
 }
 
-fn names(place: Place<'_>, raw: &text::File) -> Result<Vec<String>, CatalogueError> {
+fn names(place: SourceFile<'_>, raw: &text::File) -> Result<Vec<String>, CatalogueError> {
     place.at_most("names", raw.names.len())?;
     let mut seen = BTreeSet::from([plain_name(&raw.id)]);
     for (i, name) in raw.names.iter().enumerate() {
@@ -113,7 +113,7 @@ fn names(place: Place<'_>, raw: &text::File) -> Result<Vec<String>, CatalogueErr
     Ok(raw.names.clone())
 }
 
-fn matching(place: Place<'_>, raw: &text::Match) -> Result<Matching, CatalogueError> {
+fn matching(place: SourceFile<'_>, raw: &text::Match) -> Result<ModelKeys, CatalogueError> {
     for (field, list) in [("match.product-names", &raw.product_names), ("match.chip-names", &raw.chip_names)]
     {
         place.at_most(field, list.len())?;
@@ -135,7 +135,8 @@ fn matching(place: Place<'_>, raw: &text::Match) -> Result<Matching, CatalogueEr
     for id in &raw.board_ids {
         board_ids.push(place.small("match.board-ids", id, u32::MAX)?);
     }
-    let bound = |field, amount: &Option<Amount>| amount.as_ref().map(|a| place.bytes(field, a)).transpose();
+    let bound =
+        |field, amount: &Option<RawAmount>| amount.as_ref().map(|a| place.bytes(field, a)).transpose();
     let (memory_min, memory_max) =
         (bound("match.memory-min", &raw.memory_min)?, bound("match.memory-max", &raw.memory_max)?);
     if let (Some(least), Some(most)) = (memory_min, memory_max)
@@ -146,11 +147,11 @@ fn matching(place: Place<'_>, raw: &text::Match) -> Result<Matching, CatalogueEr
     }
     let (product_names, pci_ids, chip_names) =
         (raw.product_names.clone(), raw.pci_ids.clone(), raw.chip_names.clone());
-    Ok(Matching { product_names, pci_ids, chip_names, board_ids, memory_min, memory_max })
+    Ok(ModelKeys { product_names, pci_ids, chip_names, board_ids, memory_min, memory_max })
 }
 
-fn topology(place: Place<'_>, raw: &text::Topology) -> Result<TopologyHint, CatalogueError> {
-    let group = |field, amount: &Amount| match place.small(field, amount, 1024)? {
+fn topology(place: SourceFile<'_>, raw: &text::Topology) -> Result<TopologyHint, CatalogueError> {
+    let group = |field, amount: &RawAmount| match place.small(field, amount, 1024)? {
         0 => Err(place.wrong(field, "0", "1 or more", "leave the field out where there is no group")),
         size => Ok(size),
     };
@@ -176,14 +177,14 @@ fn topology(place: Place<'_>, raw: &text::Topology) -> Result<TopologyHint, Cata
     Ok(TopologyHint { chips_per_card, link })
 }
 
-fn rule(raw: &text::Rule) -> Rule {
+fn rule(raw: &text::Rule) -> CardRule {
     let reach = |scope: &text::RuleScope| match scope {
         text::RuleScope::Card => RuleScope::Card,
         text::RuleScope::Node => RuleScope::Node,
     };
     match raw {
-        text::Rule::SameMode { scope } => Rule::SameMode(reach(scope)),
-        text::Rule::Homogeneous { scope, attribute } => Rule::Homogeneous {
+        text::Rule::SameMode { scope } => CardRule::SameMode(reach(scope)),
+        text::Rule::Homogeneous { scope, attribute } => CardRule::Homogeneous {
             scope: reach(scope),
             attribute: match attribute {
                 text::RuleAttribute::Memory => RuleAttribute::Memory,
@@ -191,13 +192,13 @@ fn rule(raw: &text::Rule) -> Rule {
             },
         },
         text::Rule::NodeSetting { name, value } => {
-            Rule::NodeSetting { name: name.clone(), value: value.clone() }
+            CardRule::NodeSetting { name: name.clone(), value: value.clone() }
         }
     }
 }
 
 /// Every part of the file that states facts must say where they are from, once.
-fn sources(place: Place<'_>, raw: &text::File) -> Result<Vec<Source>, CatalogueError> {
+fn sources(place: SourceFile<'_>, raw: &text::File) -> Result<Vec<Source>, CatalogueError> {
     place.at_most("source", raw.sources.len())?;
     let mut covered = BTreeSet::new();
     for (i, source) in raw.sources.iter().enumerate() {
@@ -211,9 +212,9 @@ fn sources(place: Place<'_>, raw: &text::File) -> Result<Vec<Source>, CatalogueE
             return Err(place.wrong(&format!("source[{i}].text"), "empty", "where the facts are from", fix));
         }
     }
-    let needed: &[Subject] = match (&raw.partitioning, raw.modes.is_empty()) {
-        (None, true) => &[Subject::Card],
-        _ => &[Subject::Card, Subject::Templates, Subject::Memory, Subject::Placements],
+    let needed: &[RawSubject] = match (&raw.partitioning, raw.modes.is_empty()) {
+        (None, true) => &[RawSubject::Card],
+        _ => &[RawSubject::Card, RawSubject::Templates, RawSubject::Memory, RawSubject::Placements],
     };
     if let Some(missing) = needed.iter().find(|s| !covered.contains(s)) {
         let found = format!("without `{}`", subject(*missing));
@@ -235,15 +236,15 @@ fn sources(place: Place<'_>, raw: &text::File) -> Result<Vec<Source>, CatalogueE
         .collect())
 }
 
-const fn subject(subject: Subject) -> &'static str {
+const fn subject(subject: RawSubject) -> &'static str {
     match subject {
-        Subject::Card => "card",
-        Subject::Templates => "templates",
-        Subject::Memory => "memory",
-        Subject::Compute => "compute",
-        Subject::Engines => "engines",
-        Subject::Placements => "placements",
-        Subject::Topology => "topology",
+        RawSubject::Card => "card",
+        RawSubject::Templates => "templates",
+        RawSubject::Memory => "memory",
+        RawSubject::Compute => "compute",
+        RawSubject::Engines => "engines",
+        RawSubject::Placements => "placements",
+        RawSubject::Topology => "topology",
     }
 }
 
@@ -254,9 +255,9 @@ pub(super) const fn support(raw: text::Support) -> ShareSupport {
     }
 }
 
-// === impl Place ===
+// === impl SourceFile ===
 
-impl Place<'_> {
+impl SourceFile<'_> {
     pub(super) fn wrong(
         self,
         field: &str,
@@ -304,20 +305,20 @@ impl Place<'_> {
     }
 
     /// A whole number that is not negative, or a quantity of whole units.
-    pub(super) fn whole(self, field: &str, amount: &Amount) -> Result<u64, CatalogueError> {
+    pub(super) fn whole(self, field: &str, amount: &RawAmount) -> Result<u64, CatalogueError> {
         let expected = "a whole number of 0 or more, or a quantity such as \"9984Mi\"";
         let refuse = |found: String, fix| Err(self.wrong(field, found, expected, fix));
         match amount {
-            Amount::Integer(value) => match u64::try_from(*value) {
+            RawAmount::Integer(value) => match u64::try_from(*value) {
                 Ok(value) => Ok(value),
                 Err(_) => {
                     refuse(format!("{value}, which is negative"), "leave the field out or correct the sign")
                 }
             },
-            Amount::Fractional(_) => {
+            RawAmount::Fractional(_) => {
                 refuse(format!("{amount}, which is not a whole number"), "use a smaller unit or round it")
             }
-            Amount::Text(text) => match text.parse::<Quantity>() {
+            RawAmount::Text(text) => match text.parse::<Quantity>() {
                 Err(error) => refuse(format!("{amount}, where {}", error.why), "write a Kubernetes quantity"),
                 Ok(quantity) if !quantity.is_whole() => {
                     refuse(format!("{amount}, which is not whole"), "use a smaller unit or round it")
@@ -332,7 +333,7 @@ impl Place<'_> {
     }
 
     /// Bytes on the grid of 1 MiB; more than none.
-    pub(super) fn bytes(self, field: &str, amount: &Amount) -> Result<Bytes, CatalogueError> {
+    pub(super) fn bytes(self, field: &str, amount: &RawAmount) -> Result<Bytes, CatalogueError> {
         let bytes = self.whole(field, amount)?;
         if bytes == 0 || !bytes.is_multiple_of(Bytes::MIB.0) {
             let expected = "a multiple of 1Mi above zero";
@@ -347,7 +348,7 @@ impl Place<'_> {
     }
 
     /// A whole number up to `most`.
-    pub(super) fn small(self, field: &str, amount: &Amount, most: u32) -> Result<u32, CatalogueError> {
+    pub(super) fn small(self, field: &str, amount: &RawAmount, most: u32) -> Result<u32, CatalogueError> {
         let value = self.whole(field, amount)?;
         match u32::try_from(value) {
             Ok(value) if value <= most => Ok(value),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CardModel, Catalogue, Matching, Maturity, TopologyHint};
+use super::{CardModel, Catalogue, Maturity, ModelKeys, TopologyHint};
 use crate::card::Partitioning;
 use crate::id::{ModelId, NameError, Vendor};
 use crate::partition::{PartitionTable, ShareSupport};
@@ -48,7 +48,7 @@ impl CardModel {
             memory,
             maturity: Maturity::Settled,
             notes: vec!["The catalogue does not list it; this is what its driver says.".to_owned()],
-            matching: Matching { product_names: vec![product_name.to_owned()], ..Matching::default() },
+            matching: ModelKeys { product_names: vec![product_name.to_owned()], ..ModelKeys::default() },
             shareable: ShareSupport::Enforceable,
             topology: TopologyHint { chips_per_card: 1, link: None },
             partitioning: Partitioning::None,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::{Place, support};
-use super::text::{self, Amount};
+use super::check::{SourceFile, support};
+use super::text::{self, RawAmount};
 use super::{COUNTERS_MAX, CatalogueError, DriverSpelling};
 use crate::id::{CounterName, TemplateName, is_dns_label};
 use crate::partition::{CounterVector, Isolation, PartitionTable, Placement, PlacementName, Template};
@@ -19,8 +19,8 @@ const MEMORY: &str = "memory";
 const SLOTS: &str = "slots";
 
 /// A table under construction.
-struct Table<'a> {
-    place: Place<'a>,
+struct TableBuilder<'a> {
+    place: SourceFile<'a>,
     path: &'a str,
     raw: &'a text::Table,
     memory: Bytes,
@@ -30,7 +30,7 @@ struct Table<'a> {
 
 /// Checks a table; also gives the spellings of older drivers.
 pub(super) fn table(
-    place: Place<'_>,
+    place: SourceFile<'_>,
     path: &str,
     memory: Bytes,
     raw: &text::Table,
@@ -43,7 +43,7 @@ pub(super) fn table(
     }
     let slots = slots(place, path, raw)?;
     let totals = totals(place, path, raw, &slots)?;
-    let table = Table { place, path, raw, memory, slots, totals };
+    let table = TableBuilder { place, path, raw, memory, slots, totals };
     let templates =
         (0..raw.templates.len()).map(|i| table.template(i)).collect::<Result<Vec<Template>, _>>()?;
     let partitions: usize = templates.iter().map(|t| t.placements.len()).sum();
@@ -56,7 +56,7 @@ pub(super) fn table(
 }
 
 /// Names of the slot counters.
-fn slots(place: Place<'_>, path: &str, raw: &text::Table) -> Result<Vec<CounterName>, CatalogueError> {
+fn slots(place: SourceFile<'_>, path: &str, raw: &text::Table) -> Result<Vec<CounterName>, CatalogueError> {
     let Some(slots) = &raw.slots else { return Ok(Vec::new()) };
     let count = place.small(&format!("{path}.slots.count"), &slots.count, 32)?;
     if count == 0 {
@@ -69,7 +69,7 @@ fn slots(place: Place<'_>, path: &str, raw: &text::Table) -> Result<Vec<CounterN
 
 /// Totals: as written, else the most that any one template takes; one of each slot.
 fn totals(
-    place: Place<'_>,
+    place: SourceFile<'_>,
     path: &str,
     raw: &text::Table,
     slots: &[CounterName],
@@ -111,9 +111,9 @@ fn totals(
 }
 
 fn vector(
-    place: Place<'_>,
+    place: SourceFile<'_>,
     field: &str,
-    raw: &BTreeMap<String, Amount>,
+    raw: &BTreeMap<String, RawAmount>,
 ) -> Result<CounterVector, CatalogueError> {
     let mut entries = Vec::new();
     for (name, amount) in raw {
@@ -123,9 +123,9 @@ fn vector(
     Ok(CounterVector::new(entries))
 }
 
-// === impl Table ===
+// === impl TableBuilder ===
 
-impl Table<'_> {
+impl TableBuilder<'_> {
     fn template(&self, index: usize) -> Result<Template, CatalogueError> {
         let (place, raw) = (self.place, &self.raw.templates[index]);
         let at = |part: &str| format!("{}.template[{index}] `{}` {part}", self.path, raw.name);
@@ -257,8 +257,8 @@ impl Table<'_> {
     fn slot_placements(
         &self,
         field: &str,
-        starts: &[Amount],
-        size: &Amount,
+        starts: &[RawAmount],
+        size: &RawAmount,
     ) -> Result<Vec<Placement>, CatalogueError> {
         let count = self.slots.len();
         self.place.at_most(field, starts.len())?;
@@ -296,7 +296,7 @@ impl Table<'_> {
         Ok(placements)
     }
 
-    fn copies(&self, field: &str, copies: &Amount) -> Result<Vec<Placement>, CatalogueError> {
+    fn copies(&self, field: &str, copies: &RawAmount) -> Result<Vec<Placement>, CatalogueError> {
         let copies = self.place.small(field, copies, 64)?;
         let nothing = CounterVector::default();
         Ok((0..copies)

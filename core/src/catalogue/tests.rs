@@ -132,7 +132,7 @@ fn a_file_becomes_a_model() {
     assert_eq!(small.placements.iter().map(|p| p.name.0.as_str()).collect::<Vec<_>>(), ["0", "1", "2", "3"]);
     let extra: Vec<(&str, u64)> = small.extra_capacity.iter().map(|(n, a)| (n.as_str(), *a)).collect();
     assert_eq!(extra, [("units", 2), ("videoEngines", 1)]);
-    assert_eq!(model.rules, [Rule::SameMode(RuleScope::Card)]);
+    assert_eq!(model.rules, [CardRule::SameMode(RuleScope::Card)]);
     assert_eq!(model.sources[0].certainty, Certainty::Derived);
     let name = &small.name;
     assert_eq!(model.spelling(name, "1.9.8").as_str(), "little");

@@ -1,7 +1,7 @@
 //! The file form of a card model: mirror structs that serde fills, and nothing else.
 //!
 //! Only this module knows that the files are TOML. It checks the shape (known fields, right kinds of value) and
-//! leaves the meaning to [`super::check`]; numbers arrive as [`Amount`] so that a negative or fractional one can be
+//! leaves the meaning to [`super::check`]; numbers arrive as [`RawAmount`] so that a negative or fractional one can be
 //! refused with the name of its field.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ const FILE_BYTES_MAX: usize = 256 * 1024;
 
 /// A number as written.
 #[derive(Clone, Debug)]
-pub(super) enum Amount {
+pub(super) enum RawAmount {
     Integer(i64),
     Fractional(f64),
     Text(String),
@@ -26,13 +26,13 @@ pub(super) enum Amount {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct File {
-    pub(super) schema: Amount,
+    pub(super) schema: RawAmount,
     pub(super) id: String,
     pub(super) vendor: String,
     pub(super) names: Vec<String>,
     pub(super) family: Option<String>,
     pub(super) architecture: String,
-    pub(super) memory: Amount,
+    pub(super) memory: RawAmount,
     pub(super) experimental: Option<String>,
     #[serde(default)]
     pub(super) notes: Vec<String>,
@@ -60,9 +60,9 @@ pub(super) struct Match {
     #[serde(default)]
     pub(super) chip_names: Vec<String>,
     #[serde(default)]
-    pub(super) board_ids: Vec<Amount>,
-    pub(super) memory_min: Option<Amount>,
-    pub(super) memory_max: Option<Amount>,
+    pub(super) board_ids: Vec<RawAmount>,
+    pub(super) memory_min: Option<RawAmount>,
+    pub(super) memory_max: Option<RawAmount>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,7 +89,7 @@ pub(super) enum Isolation {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Topology {
-    pub(super) chips_per_card: Option<Amount>,
+    pub(super) chips_per_card: Option<RawAmount>,
     pub(super) link: Option<Link>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Topology {
 pub(super) struct Link {
     pub(super) kind: LinkKind,
     pub(super) shape: LinkShape,
-    pub(super) size: Amount,
+    pub(super) size: RawAmount,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -132,8 +132,8 @@ pub(super) struct Table {
     pub(super) shares: Support,
     pub(super) slots: Option<Slots>,
     #[serde(default)]
-    pub(super) totals: BTreeMap<String, Amount>,
-    pub(super) max_partitions: Option<Amount>,
+    pub(super) totals: BTreeMap<String, RawAmount>,
+    pub(super) max_partitions: Option<RawAmount>,
     #[serde(rename = "template")]
     pub(super) templates: Vec<Template>,
 }
@@ -142,25 +142,25 @@ pub(super) struct Table {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Slots {
     pub(super) prefix: String,
-    pub(super) count: Amount,
+    pub(super) count: RawAmount,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Template {
     pub(super) name: String,
-    pub(super) vendor_profile: Option<Amount>,
+    pub(super) vendor_profile: Option<RawAmount>,
     #[serde(default)]
     pub(super) aliases: Vec<Alias>,
     pub(super) fraction: String,
     pub(super) isolation: Option<Isolation>,
     pub(super) shares: Option<Support>,
-    pub(super) memory: Amount,
-    pub(super) cores: Option<Amount>,
+    pub(super) memory: RawAmount,
+    pub(super) cores: Option<RawAmount>,
     #[serde(default)]
-    pub(super) consumes: BTreeMap<String, Amount>,
+    pub(super) consumes: BTreeMap<String, RawAmount>,
     #[serde(default)]
-    pub(super) capacity: BTreeMap<String, Amount>,
+    pub(super) capacity: BTreeMap<String, RawAmount>,
     pub(super) placements: Placements,
 }
 
@@ -174,9 +174,9 @@ pub(super) struct Alias {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Placements {
-    pub(super) starts: Option<Vec<Amount>>,
-    pub(super) size: Option<Amount>,
-    pub(super) copies: Option<Amount>,
+    pub(super) starts: Option<Vec<RawAmount>>,
+    pub(super) size: Option<RawAmount>,
+    pub(super) copies: Option<RawAmount>,
     pub(super) at: Option<Vec<At>>,
 }
 
@@ -184,7 +184,7 @@ pub(super) struct Placements {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct At {
     pub(super) name: String,
-    pub(super) takes: BTreeMap<String, Amount>,
+    pub(super) takes: BTreeMap<String, RawAmount>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -212,14 +212,14 @@ pub(super) enum RuleAttribute {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Source {
-    pub(super) covers: Vec<Subject>,
+    pub(super) covers: Vec<RawSubject>,
     pub(super) certainty: Certainty,
     pub(super) text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Subject {
+pub(super) enum RawSubject {
     Card,
     Templates,
     Memory,
@@ -257,43 +257,43 @@ pub(super) fn read(file: &str, text: &str) -> Result<File, CatalogueError> {
     })
 }
 
-// === impl Amount ===
+// === impl RawAmount ===
 
-impl<'de> Deserialize<'de> for Amount {
+impl<'de> Deserialize<'de> for RawAmount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
+        struct AmountVisitor;
 
-        impl Visitor<'_> for Written {
-            type Value = Amount;
+        impl Visitor<'_> for AmountVisitor {
+            type Value = RawAmount;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a whole number or a quantity in quotes such as \"9984Mi\"")
             }
 
-            fn visit_i64<E: Error>(self, value: i64) -> Result<Amount, E> {
-                Ok(Amount::Integer(value))
+            fn visit_i64<E: Error>(self, value: i64) -> Result<RawAmount, E> {
+                Ok(RawAmount::Integer(value))
             }
 
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Amount, E> {
+            fn visit_u64<E: Error>(self, value: u64) -> Result<RawAmount, E> {
                 i64::try_from(value)
-                    .map(Amount::Integer)
+                    .map(RawAmount::Integer)
                     .map_err(|_| E::custom("the number is above 2^63 - 1"))
             }
 
-            fn visit_f64<E: Error>(self, value: f64) -> Result<Amount, E> {
-                Ok(Amount::Fractional(value))
+            fn visit_f64<E: Error>(self, value: f64) -> Result<RawAmount, E> {
+                Ok(RawAmount::Fractional(value))
             }
 
-            fn visit_str<E: Error>(self, value: &str) -> Result<Amount, E> {
-                Ok(Amount::Text(value.to_owned()))
+            fn visit_str<E: Error>(self, value: &str) -> Result<RawAmount, E> {
+                Ok(RawAmount::Text(value.to_owned()))
             }
         }
 
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(AmountVisitor)
     }
 }
 
-impl fmt::Display for Amount {
+impl fmt::Display for RawAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(value) => write!(f, "{value}"),

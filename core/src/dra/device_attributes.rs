@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Index;
 
-use super::shared::Shared;
+use super::shared::SharedValue;
 use super::slice::AttributeValue;
 
 /// DeviceAttributes by name, in order of names.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceAttributes {
-    all: Shared<BTreeMap<String, AttributeValue>>,
+    all: SharedValue<BTreeMap<String, AttributeValue>>,
     /// Values that stand for those of `all`, each under a name that `all` has.
     own: Vec<(String, AttributeValue)>,
 }

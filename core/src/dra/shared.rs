@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// A value whose copies are one value in memory. A change of a copy gives it a value of its own.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub struct Shared<T>(Arc<T>);
+pub struct SharedValue<T>(Arc<T>);
 
-impl<T> Shared<T> {
+impl<T> SharedValue<T> {
     /// Equal for copies that are one value in memory; another value may have it later.
     #[must_use]
     pub fn address(&self) -> usize {
@@ -16,7 +16,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Deref for Shared<T> {
+impl<T> Deref for SharedValue<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -24,31 +24,31 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-impl<T: Clone> DerefMut for Shared<T> {
+impl<T: Clone> DerefMut for SharedValue<T> {
     fn deref_mut(&mut self) -> &mut T {
         Arc::make_mut(&mut self.0)
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Shared<T> {
+impl<T: fmt::Debug> fmt::Debug for SharedValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<T> From<T> for Shared<T> {
+impl<T> From<T> for SharedValue<T> {
     fn from(value: T) -> Self {
         Self(Arc::new(value))
     }
 }
 
-impl<A, T: FromIterator<A>> FromIterator<A> for Shared<T> {
+impl<A, T: FromIterator<A>> FromIterator<A> for SharedValue<T> {
     fn from_iter<I: IntoIterator<Item = A>>(items: I) -> Self {
         Self::from(items.into_iter().collect::<T>())
     }
 }
 
-impl<'a, T> IntoIterator for &'a Shared<T>
+impl<'a, T> IntoIterator for &'a SharedValue<T>
 where
     &'a T: IntoIterator,
 {

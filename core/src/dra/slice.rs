@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::device_attributes::DeviceAttributes;
 use super::node::NodeSelector;
-use super::shared::Shared;
+use super::shared::SharedValue;
 use crate::quantity::Quantity;
 
 /// One `ResourceSlice`: devices or counter sets of one pool.
@@ -21,14 +21,14 @@ pub struct ResourceSlice {
     /// Devices in the order in which first fit tries them.
     pub devices: Devices,
     /// Counter sets of the pool; a slice carries these or devices, never both.
-    pub shared_counters: Shared<Vec<CounterSet>>,
+    pub shared_counters: SharedValue<Vec<CounterSet>>,
 }
 
 /// The devices of a slice.
-pub type Devices = Shared<Vec<Device>>;
+pub type Devices = SharedValue<Vec<Device>>;
 
 /// One device as published.
-pub type Device = Shared<DeviceDescription>;
+pub type Device = SharedValue<DeviceDescription>;
 
 /// Which version of which pool a slice belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,9 +100,9 @@ pub struct DeviceDescription {
     /// Attributes by name as written: bare, or `domain/name`.
     pub attributes: DeviceAttributes,
     /// Capacities by name as written.
-    pub capacity: Shared<BTreeMap<String, DeviceCapacity>>,
+    pub capacity: SharedValue<BTreeMap<String, DeviceCapacity>>,
     /// What it takes from counter sets when it is allocated.
-    pub consumes: Shared<Vec<CounterConsumption>>,
+    pub consumes: SharedValue<Vec<CounterConsumption>>,
     /// Its own node selection; only where the slice says [`NodeSelection::PerDevice`].
     pub node: Option<NodeSelection>,
     /// Taints on it.
@@ -132,8 +132,8 @@ impl DeviceDescription {
         Self {
             name: name.into(),
             attributes: DeviceAttributes::default(),
-            capacity: Shared::default(),
-            consumes: Shared::default(),
+            capacity: SharedValue::default(),
+            consumes: SharedValue::default(),
             node: None,
             taints: Vec::new(),
             binds_to_node: false,

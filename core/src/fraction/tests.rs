@@ -142,12 +142,13 @@ fn an_ask_without_a_model_is_for_every_model() {
     let models: Vec<&CardModel> = catalogue.models().iter().collect();
     let all = |text: &str| resolve(&parse_ask(text).unwrap(), &models).unwrap();
     let three_eighths = all("3/8");
-    assert!(three_eighths.iter().all(|a| matches!(a.choice, Choice::Share { .. })));
+    assert!(three_eighths.iter().all(|a| matches!(a.choice, FractionChoice::Share { .. })));
     assert!(three_eighths.iter().all(|a| !a.model.as_str().contains("310p")));
     assert_eq!(all("1/1").len(), models.len());
     let vir02 = all("vir02");
     assert_eq!(vir02.len(), 6, "four of the 310P and two of the 910A have it: {vir02:?}");
-    let share = |a: &&Answer| a.choice == Choice::Share { memory: mib(8192), cores: Cores::NONE };
+    let share =
+        |a: &&FractionMatch| a.choice == FractionChoice::Share { memory: mib(8192), cores: Cores::NONE };
     assert_eq!(all("8Gi").iter().filter(share).count(), models.iter().filter(|m| takes_8gi(m)).count());
 }
 
@@ -241,9 +242,9 @@ proptest::proptest! {
             for answer in resolve(&ask, &models).into_iter().flatten() {
                 let model = catalogue.model(&answer.model).unwrap();
                 match answer.choice {
-                    Choice::Whole => {}
-                    Choice::Templates(names) => proptest::prop_assert!(!names.is_empty()),
-                    Choice::Share { memory, .. } => {
+                    FractionChoice::Whole => {}
+                    FractionChoice::Templates(names) => proptest::prop_assert!(!names.is_empty()),
+                    FractionChoice::Share { memory, .. } => {
                         proptest::prop_assert!(memory.0 % Bytes::MIB.0 == 0 && memory <= model.memory);
                     }
                 }
@@ -255,7 +256,7 @@ proptest::proptest! {
     fn equal_shares_of_a_card_fit_beside_each_other(parts in 2_u32..100) {
         let catalogue = Catalogue::embedded();
         for model in catalogue.models() {
-            let Some(Choice::Share { memory, cores }) = by_fraction(model, Fraction::new(1, parts).unwrap()) else {
+            let Some(FractionChoice::Share { memory, cores }) = by_fraction(model, Fraction::new(1, parts).unwrap()) else {
                 continue;
             };
             proptest::prop_assert!(memory.0 * u64::from(parts) <= model.memory.0);

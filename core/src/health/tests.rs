@@ -56,7 +56,7 @@ fn noted(notes: &[(Part, Cause)]) -> Notes {
 }
 
 /// The card with these notes held against it.
-fn after(found: Found, notes: &[(Part, Cause)]) -> Card {
+fn after(found: Rediscovery, notes: &[(Part, Cause)]) -> Card {
     let mut inventory = Inventory { cards: vec![card()] };
     hold_against(&mut inventory, &noted(notes), found, &Table);
     inventory.cards.remove(0)
@@ -64,10 +64,10 @@ fn after(found: Found, notes: &[(Part, Cause)]) -> Card {
 
 #[test]
 fn program_errors_harm_nothing_card_errors_harm_the_card() {
-    let fine = after(Found::Answering, &[(Part::Card, Cause::Code(2)), (Part::Card, Cause::Silent)]);
+    let fine = after(Rediscovery::Answering, &[(Part::Card, Cause::Code(2)), (Part::Card, Cause::Silent)]);
     assert_eq!((fine.health, fine.unwell), (Health::Healthy, vec![]));
     for part in [Part::Card, at("1g.10gb", "0")] {
-        let sick = after(Found::Answering, &[(part, Cause::Code(101))]);
+        let sick = after(Rediscovery::Answering, &[(part, Cause::Code(101))]);
         let Health::Unhealthy(why) = &sick.health else { panic!("{:?}", sick.health) };
         let (begins, says) =
             ("Oops 101: it hurts, seen on 2001-09-09 01:46:40 UTC; ", "aliquot health --clear");
@@ -78,7 +78,7 @@ fn program_errors_harm_nothing_card_errors_harm_the_card() {
 
 #[test]
 fn an_error_of_an_instance_is_held_against_what_overlaps_it() {
-    let sick = after(Found::Answering, &[(at("2g.20gb", "2"), Cause::Code(7))]);
+    let sick = after(Rediscovery::Answering, &[(at("2g.20gb", "2"), Cause::Code(7))]);
     assert_eq!(sick.health, Health::Healthy);
     for (template, placement, well) in [
         ("2g.20gb", "2", false),
@@ -95,17 +95,17 @@ fn an_error_of_an_instance_is_held_against_what_overlaps_it() {
     }
     assert!(sick.why_unwell(&Part::Card).is_some());
     // Where it lies is not known any more: it may be anywhere.
-    let elsewhere = after(Found::Answering, &[(at("9g.90gb", "2"), Cause::Code(7))]);
+    let elsewhere = after(Rediscovery::Answering, &[(at("9g.90gb", "2"), Cause::Code(7))]);
     assert!(matches!(elsewhere.health, Health::Unhealthy(_)), "{:?}", elsewhere.health);
 }
 
 #[test]
 fn a_card_that_was_lost_and_answers_again_was_reset() {
     let notes = [(Part::Card, Cause::Code(101)), (Part::Card, Cause::Lost)];
-    assert_eq!(after(Found::Answering, &notes).health, Health::Healthy);
+    assert_eq!(after(Rediscovery::Answering, &notes).health, Health::Healthy);
     // A card that is described and not queried is as lost as before.
-    assert!(matches!(after(Found::Described, &notes).health, Health::Unhealthy(_)));
-    assert!(matches!(after(Found::Answering, &notes[..1]).health, Health::Unhealthy(_)));
+    assert!(matches!(after(Rediscovery::Described, &notes).health, Health::Unhealthy(_)));
+    assert!(matches!(after(Rediscovery::Answering, &notes[..1]).health, Health::Unhealthy(_)));
 }
 
 #[test]
@@ -113,17 +113,17 @@ fn endless_events_are_bounded_and_keep_their_first_time() {
     let mut notes = Notes::default();
     let of = |card: u64| Subject { card: CardUuid::new(format!("GPU-{card}")).unwrap(), part: Part::Card };
     for code in 0..1_000 {
-        let expected = if code < 64 { Noted::New } else { Noted::Known };
+        let expected = if code < 64 { NoteOutcome::New } else { NoteOutcome::Known };
         assert_eq!(notes.note(of(0), Cause::Code(code), UnixSeconds(code)), expected, "{code}");
     }
-    assert_eq!(notes.note(of(0), Cause::Code(5), UnixSeconds(9_999)), Noted::Known);
+    assert_eq!(notes.note(of(0), Cause::Code(5), UnixSeconds(9_999)), NoteOutcome::Known);
     assert!(notes.all().any(|(_, _, cause, at)| (cause, at) == (Cause::Code(5), UnixSeconds(5))));
     for card in 1..1_000 {
         notes.note(of(card), Cause::Lost, UnixSeconds(0));
     }
     assert_eq!(notes.cards().count(), CARDS_MAX);
     notes.clear(&of(0).card);
-    assert_eq!(notes.note(of(0), Cause::Lost, UnixSeconds(0)), Noted::New);
+    assert_eq!(notes.note(of(0), Cause::Lost, UnixSeconds(0)), NoteOutcome::New);
 }
 
 #[test]
@@ -136,10 +136,10 @@ fn program_errors_do_not_displace_card_errors() {
     };
     for code in (0..100).step_by(2) {
         for placement in ["0", "1", "2"] {
-            assert_eq!(tell(at("1g.10gb", placement), code), Noted::New);
+            assert_eq!(tell(at("1g.10gb", placement), code), NoteOutcome::New);
         }
     }
-    assert_eq!(tell(Part::Card, 101), Noted::New);
+    assert_eq!(tell(Part::Card, 101), NoteOutcome::New);
     // Programs go on; what the card did stays.
     for code in (0..100).step_by(2) {
         for placement in ["3", "4", "5"] {
@@ -147,7 +147,7 @@ fn program_errors_do_not_displace_card_errors() {
         }
     }
     assert!(notes.all().count() <= NOTES_OF_A_CARD_MAX);
-    assert_eq!(notes.held_against(&uuid(), Found::Answering, &Table).len(), 1);
+    assert_eq!(notes.held_against(&uuid(), Rediscovery::Answering, &Table).len(), 1);
 }
 
 #[test]
@@ -162,14 +162,14 @@ fn card_with_more_events_than_kept_is_unhealthy_as_a_whole() {
     };
     let of_place = |notes: &Notes| {
         let mut inventory = Inventory { cards: vec![card()] };
-        hold_against(&mut inventory, notes, Found::Answering, &Table);
+        hold_against(&mut inventory, notes, Rediscovery::Answering, &Table);
         inventory.cards[0].why_unwell(&at("1g.10gb", "0")).map(str::to_owned)
     };
     for number in 0..62 {
-        assert_eq!(told(&mut notes, number), Noted::New);
+        assert_eq!(told(&mut notes, number), NoteOutcome::New);
     }
     assert_eq!(of_place(&notes), None);
-    assert_eq!((told(&mut notes, 62), told(&mut notes, 63)), (Noted::New, Noted::Known));
+    assert_eq!((told(&mut notes, 62), told(&mut notes, 63)), (NoteOutcome::New, NoteOutcome::Known));
     let why = of_place(&notes).unwrap();
     assert!(why.starts_with("more errors than are noted; stop what uses the card"), "{why}");
 }
@@ -183,7 +183,7 @@ fn cards_against_which_nothing_is_held_keep_out_no_other() {
         notes.note(of(card), Cause::Code(code), UnixSeconds(0));
     }
     notes.make_room(&of(256).card, &Table);
-    assert_eq!(notes.note(of(256), Cause::Code(101), UnixSeconds(0)), Noted::New);
+    assert_eq!(notes.note(of(256), Cause::Code(101), UnixSeconds(0)), NoteOutcome::New);
     assert_eq!(notes.cards().collect::<Vec<_>>(), [&of(256).card, &of(7).card]);
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::refusal::{BrokenInvariant, CounterShortage, Holder, LedgerProblem, Refusal};
+use super::refusal::{BrokenInvariant, CounterShortage, HoldRefusal, Holder, LedgerProblem};
 use super::{Holding, Take};
 use crate::card::{Card, Supply};
 use crate::id::{CardUuid, ClaimUid, CounterName, TemplateName};
@@ -62,7 +62,7 @@ pub(super) struct Usage {
 
 /// What a card is used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum CardUse {
     Idle,
     Whole,
     Split,
@@ -146,7 +146,7 @@ impl Account {
     }
 
     /// The row of a part; slots are on the card's.
-    pub(super) fn row(&self, part: &Part) -> Result<usize, Refusal> {
+    pub(super) fn row(&self, part: &Part) -> Result<usize, HoldRefusal> {
         let known = match part {
             Part::Slot { .. } => return Ok(CARD),
             Part::Card => self.rows_by_part.get(part),
@@ -155,7 +155,7 @@ impl Account {
                 self.rows_by_part.get(&Part::Partition { template, placement })
             }),
         };
-        known.copied().ok_or_else(|| Refusal::UnknownPart {
+        known.copied().ok_or_else(|| HoldRefusal::UnknownPart {
             card: self.card.clone(),
             part: part.clone(),
             known: match self.templates.is_empty() {
@@ -174,13 +174,13 @@ impl Account {
     }
 
     /// What the card is used as.
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> CardUse {
         if self.split > 0 {
-            Layout::Split
+            CardUse::Split
         } else if self.rows[CARD].usage.is_idle() {
-            Layout::Idle
+            CardUse::Idle
         } else {
-            Layout::Whole
+            CardUse::Whole
         }
     }
 
@@ -190,30 +190,30 @@ impl Account {
         row: usize,
         holding: &Holding,
         holders: impl Fn() -> Vec<(usize, Holder)>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HoldRefusal> {
         let (card, part) = (self.card.clone(), holding.part.clone());
         if let Some(found) = &self.unaccountable {
-            return Err(Refusal::Unaccountable { card, found: found.clone() });
+            return Err(HoldRefusal::Unaccountable { card, found: found.clone() });
         }
-        if let (Some(other), Layout::Split) = (&self.no_split, Layout::of(&part)) {
-            return Err(Refusal::MixedServer { card, part, other: other.clone() });
+        if let (Some(other), CardUse::Split) = (&self.no_split, CardUse::of(&part)) {
+            return Err(HoldRefusal::MixedServer { card, part, other: other.clone() });
         }
         let (usage, shareable) = (&self.rows[row].usage, self.rows[row].shareable);
         if self.supply == Supply::NewParts && holding.take != Take::Nothing {
             if row == CARD {
-                return Err(Refusal::PartsOnly { card, part });
+                return Err(HoldRefusal::PartsOnly { card, part });
             }
             if usage.found {
                 let holders = vec![Holder::Found { part: self.rows[row].part.clone() }];
-                return Err(Refusal::Occupied { card, part, holders });
+                return Err(HoldRefusal::Occupied { card, part, holders });
             }
         }
         let is_slot = matches!(part, Part::Slot { .. });
         match holding.take {
             Take::Nothing => return Ok(()),
-            Take::Exclusive if is_slot => return Err(Refusal::SlotWithoutSize { card, part }),
+            Take::Exclusive if is_slot => return Err(HoldRefusal::SlotWithoutSize { card, part }),
             Take::Share { .. } if !is_slot && shareable == ShareSupport::No => {
-                return Err(Refusal::NotShareable { card, part });
+                return Err(HoldRefusal::NotShareable { card, part });
             }
             Take::Exclusive | Take::Share { .. } => {}
         }
@@ -222,12 +222,12 @@ impl Account {
             let in_the_way = |held: &Part| !is_slot || usage.exclusive > 0 || *held == part;
             let holders = holders().into_iter().filter(|(r, h)| *r == row && in_the_way(h.part()));
             let holders = holders.map(|(_, h)| h).collect();
-            return Err(Refusal::Occupied { card, part, holders });
+            return Err(HoldRefusal::Occupied { card, part, holders });
         }
         if usage.is_idle()
             && let Some(counter) = self.first_excess(row)
         {
-            return Err(Refusal::Counter(Box::new(CounterShortage {
+            return Err(HoldRefusal::Counter(Box::new(CounterShortage {
                 card,
                 part,
                 counter: self.counters[counter].clone(),
@@ -246,7 +246,7 @@ impl Account {
         row: usize,
         holding: &Holding,
         holders: impl Fn() -> Vec<(usize, Holder)>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HoldRefusal> {
         let Take::Share { memory, cores } = holding.take else { return Ok(()) };
         let device = &self.rows[row];
         let of_device = || holders().into_iter().filter(|(r, _)| *r == row).map(|(_, h)| h).collect();
@@ -254,13 +254,13 @@ impl Account {
         let memory_left = device.memory.0.saturating_sub(device.usage.memory);
         if memory.0 > memory_left {
             let (left, total) = (Bytes(memory_left), device.memory);
-            return Err(Refusal::Memory { card, part, asked: memory, left, total, holders: of_device() });
+            return Err(HoldRefusal::Memory { card, part, asked: memory, left, total, holders: of_device() });
         }
         let cores_left = u64::from(device.cores.percent()).saturating_sub(device.usage.cores);
         if u64::from(cores.percent()) > cores_left {
             let left = u8::try_from(cores_left).ok().and_then(Cores::new).unwrap_or(Cores::ALL);
             let total = device.cores;
-            return Err(Refusal::Cores { card, part, asked: cores, left, total, holders: of_device() });
+            return Err(HoldRefusal::Cores { card, part, asked: cores, left, total, holders: of_device() });
         }
         Ok(())
     }
@@ -403,9 +403,9 @@ impl Usage {
     }
 }
 
-// === impl Layout ===
+// === impl CardUse ===
 
-impl Layout {
+impl CardUse {
     /// What a card becomes by holding the part.
     pub(super) const fn of(part: &Part) -> Self {
         match part {

@@ -16,7 +16,7 @@ const CLAIMS: u64 = 24;
 struct Random(u64);
 
 /// A device of the plain list.
-struct Device {
+struct OracleDevice {
     card: usize,
     part: Part,
     takes: Vec<u64>,
@@ -29,7 +29,7 @@ struct Device {
 struct Plain {
     cards: Vec<Card>,
     totals: Vec<Vec<u64>>,
-    devices: Vec<Device>,
+    devices: Vec<OracleDevice>,
     /// Each with the device that it is on; slots are on the card.
     held: Vec<(usize, Holding)>,
 }
@@ -60,7 +60,7 @@ impl Plain {
                 card.table().map(|t| t.totals.iter().map(|(n, _)| n.clone()).collect()).unwrap_or_default();
             let totals: Vec<u64> =
                 card.table().map(|t| t.totals.iter().map(|(_, n)| n).collect()).unwrap_or_default();
-            plain.devices.push(Device {
+            plain.devices.push(OracleDevice {
                 card: i,
                 part: Part::Card,
                 takes: totals.clone(),
@@ -69,7 +69,7 @@ impl Plain {
                 shareable: card.shareable == ShareSupport::Enforceable,
             });
             for (template, placement) in card.table().into_iter().flat_map(PartitionTable::partitions) {
-                plain.devices.push(Device {
+                plain.devices.push(OracleDevice {
                     card: i,
                     part: Part::Partition {
                         template: template.name.clone(),
@@ -199,13 +199,13 @@ fn agree(cards: Vec<Card>, seed: u64) -> (u64, u64) {
                     == (&holding.claim, &holding.share, &holding.card, &holding.part)
             };
             let expected = match plain.held.iter().map(|(_, h)| h).find(|h| same(h)) {
-                Some(held) if held.take == holding.take => Some(Held::Already),
+                Some(held) if held.take == holding.take => Some(HoldOutcome::Already),
                 Some(_) => None,
-                None => plain.allows(device, &holding).then_some(Held::New),
+                None => plain.allows(device, &holding).then_some(HoldOutcome::New),
             };
             let answer = ledger.hold(holding.clone());
             assert_eq!(answer.as_ref().ok(), expected.as_ref(), "{}: {holding:?} {answer:?}", at());
-            if expected == Some(Held::New) {
+            if expected == Some(HoldOutcome::New) {
                 plain.held.push((device, holding));
             }
             accepted += u64::from(expected.is_some());

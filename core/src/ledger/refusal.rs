@@ -28,7 +28,7 @@ pub enum Holder {
 
 /// Why a holding is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HoldRefusal {
     /// No such card on this node.
     #[error("card {card} is not on this node; rescan the node or place the claim elsewhere")]
     UnknownCard {
@@ -53,7 +53,7 @@ pub enum Refusal {
     /// The memory of the device would run over.
     #[error(
         "card {card}: a share of {asked} memory of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left or release one of them",
-        Holders(holders)
+        HolderList(holders)
     )]
     Memory {
         /// The card.
@@ -72,7 +72,7 @@ pub enum Refusal {
     /// The compute of the device would run over.
     #[error(
         "card {card}: a share of {asked} cores of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left or release one of them",
-        Holders(holders)
+        HolderList(holders)
     )]
     Cores {
         /// The card.
@@ -89,7 +89,7 @@ pub enum Refusal {
         holders: Vec<Holder>,
     },
     /// All of a part is requested that others hold, or a share of a part that one claim holds alone.
-    #[error("card {card}: {part} is held by {}; release it or ask for another part", Holders(holders))]
+    #[error("card {card}: {part} is held by {}; release it or ask for another part", HolderList(holders))]
     Occupied {
         /// The card.
         card: CardUuid,
@@ -170,7 +170,7 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "card {card}: {part} needs {} of counter {counter}, {} of {} are left; held by {}; release one of them or ask for another part",
-    Amount(counter, *asked), Amount(counter, *left), Amount(counter, *total), Holders(holders)
+    AmountText(counter, *asked), AmountText(counter, *left), AmountText(counter, *total), HolderList(holders)
 )]
 pub struct CounterShortage {
     /// The card.
@@ -232,10 +232,10 @@ pub enum LedgerProblem {
 pub struct BrokenInvariant(pub String);
 
 /// An amount of a counter for people; `memory` is in bytes.
-pub(super) struct Amount<'a>(pub(super) &'a CounterName, pub(super) u64);
+pub(super) struct AmountText<'a>(pub(super) &'a CounterName, pub(super) u64);
 
 /// Holders in a row; a long one is cut.
-struct Holders<'a>(&'a [Holder]);
+struct HolderList<'a>(&'a [Holder]);
 
 /// Most holders that one message names.
 const HOLDERS_NAMED_MAX: usize = 8;
@@ -267,7 +267,7 @@ impl fmt::Display for Holder {
     }
 }
 
-impl fmt::Display for Holders<'_> {
+impl fmt::Display for HolderList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("no claim");
@@ -283,7 +283,7 @@ impl fmt::Display for Holders<'_> {
     }
 }
 
-impl fmt::Display for Amount<'_> {
+impl fmt::Display for AmountText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.as_str() == "memory" { write!(f, "{}", Bytes(self.1)) } else { write!(f, "{}", self.1) }
     }

@@ -1,6 +1,6 @@
 //! What of a card is used and free, for people and for tables.
 
-use super::account::{Account, CARD, Layout};
+use super::account::{Account, CARD, CardUse};
 use super::refusal::Holder;
 use crate::card::Supply;
 use crate::id::{CardUuid, CounterName, TemplateName};
@@ -67,7 +67,7 @@ pub struct TemplateRoom {
 
 impl Account {
     /// The report; `neighbours` is what the chips that must agree in layout are used as.
-    pub(super) fn report(&self, holders: &[(usize, Holder)], neighbours: Layout) -> CardReport {
+    pub(super) fn report(&self, holders: &[(usize, Holder)], neighbours: CardUse) -> CardReport {
         let counters = self.counters.iter().zip(self.totals.iter().zip(&self.used));
         let counters = counters.map(|(name, (total, used))| CounterReport {
             name: name.clone(),
@@ -75,14 +75,14 @@ impl Account {
             used: *used,
         });
         let open = self.unaccountable.is_none();
-        let room = if open && neighbours != Layout::Whole && self.no_split.is_none() {
+        let room = if open && neighbours != CardUse::Whole && self.no_split.is_none() {
             self.room()
         } else {
             self.no_room()
         };
-        let share_room = (open && neighbours != Layout::Split).then(|| self.share_room()).flatten();
+        let share_room = (open && neighbours != CardUse::Split).then(|| self.share_room()).flatten();
         let card_is_free = open
-            && neighbours != Layout::Split
+            && neighbours != CardUse::Split
             && self.supply == Supply::All
             && self.rows[CARD].usage.is_idle()
             && self.first_excess(CARD).is_none();

@@ -61,7 +61,7 @@ fn holding(claim: &str, card: u32, text: &str, take: Take) -> Holding {
 }
 
 /// Holds, and recounts after it, whatever came of it.
-fn hold(ledger: &mut Ledger, claim: &str, text: &str, take: Take) -> Result<Held, Refusal> {
+fn hold(ledger: &mut Ledger, claim: &str, text: &str, take: Take) -> Result<HoldOutcome, HoldRefusal> {
     let result = ledger.hold(holding(claim, 0, text, take));
     ledger.invariants().unwrap();
     result
@@ -80,18 +80,18 @@ fn whole_shares_and_partitions_exclude_each_other_in_any_order() {
     let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
     hold(&mut ledger, "a", "1g.10gb@3", ALL).unwrap();
     for take in [ALL, share(1, 0)] {
-        assert!(matches!(hold(&mut ledger, "b", "card", take), Err(Refusal::Counter { .. })));
+        assert!(matches!(hold(&mut ledger, "b", "card", take), Err(HoldRefusal::Counter { .. })));
     }
     release(&mut ledger, "a");
     hold(&mut ledger, "b", "card", share(8, 25)).unwrap();
-    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@3", ALL), Err(Refusal::Counter { .. })));
-    assert!(matches!(hold(&mut ledger, "a", "card", ALL), Err(Refusal::Occupied { .. })));
+    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@3", ALL), Err(HoldRefusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "a", "card", ALL), Err(HoldRefusal::Occupied { .. })));
     hold(&mut ledger, "c", "card", share(64, 75)).unwrap();
     release(&mut ledger, "b");
-    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@3", ALL), Err(Refusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@3", ALL), Err(HoldRefusal::Counter { .. })));
     release(&mut ledger, "c");
     hold(&mut ledger, "a", "card", ALL).unwrap();
-    assert!(matches!(hold(&mut ledger, "b", "card", share(1, 0)), Err(Refusal::Occupied { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "card", share(1, 0)), Err(HoldRefusal::Occupied { .. })));
 }
 
 #[test]
@@ -99,11 +99,11 @@ fn a_partition_is_charged_once_for_all_its_shares() {
     let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
     hold(&mut ledger, "a", "1g.10gb@0", share(3, 4)).unwrap();
     hold(&mut ledger, "b", "1g.10gb@0", share(3, 4)).unwrap();
-    assert!(matches!(hold(&mut ledger, "c", "1g.10gb@0", share(4, 0)), Err(Refusal::Memory { .. })));
-    assert!(matches!(hold(&mut ledger, "c", "1g.10gb@0", share(1, 5)), Err(Refusal::Cores { .. })));
-    assert!(matches!(hold(&mut ledger, "c", "2g.20gb@0", ALL), Err(Refusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "c", "1g.10gb@0", share(4, 0)), Err(HoldRefusal::Memory { .. })));
+    assert!(matches!(hold(&mut ledger, "c", "1g.10gb@0", share(1, 5)), Err(HoldRefusal::Cores { .. })));
+    assert!(matches!(hold(&mut ledger, "c", "2g.20gb@0", ALL), Err(HoldRefusal::Counter { .. })));
     release(&mut ledger, "a");
-    assert!(matches!(hold(&mut ledger, "c", "2g.20gb@0", ALL), Err(Refusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "c", "2g.20gb@0", ALL), Err(HoldRefusal::Counter { .. })));
     release(&mut ledger, "b");
     hold(&mut ledger, "c", "2g.20gb@0", ALL).unwrap();
 }
@@ -135,11 +135,11 @@ fn a_refusal_names_counter_amounts_and_holder() {
 #[test]
 fn holding_twice_changes_nothing_and_another_amount_is_refused() {
     let mut ledger = ledger_of(vec![card("nvidia-t4-16gb", 0)]);
-    assert_eq!(hold(&mut ledger, "a", "card", share(8, 50)), Ok(Held::New));
-    assert_eq!(hold(&mut ledger, "a", "card", share(8, 50)), Ok(Held::Already));
-    assert!(matches!(hold(&mut ledger, "a", "card", share(4, 50)), Err(Refusal::HeldDifferently { .. })));
+    assert_eq!(hold(&mut ledger, "a", "card", share(8, 50)), Ok(HoldOutcome::New));
+    assert_eq!(hold(&mut ledger, "a", "card", share(8, 50)), Ok(HoldOutcome::Already));
+    assert!(matches!(hold(&mut ledger, "a", "card", share(4, 50)), Err(HoldRefusal::HeldDifferently { .. })));
     let second = Holding { share: Some(ShareId("two".to_owned())), ..holding("a", 0, "card", share(7, 50)) };
-    assert_eq!(ledger.hold(second), Ok(Held::New));
+    assert_eq!(ledger.hold(second), Ok(HoldOutcome::New));
     ledger.invariants().unwrap();
     assert_eq!(release(&mut ledger, "a"), 2);
     assert_eq!(release(&mut ledger, "a"), 0);
@@ -161,16 +161,19 @@ fn admin_access_is_seen_and_holds_nothing() {
 fn slots_are_shares_of_the_card_with_a_name() {
     let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0)]);
     hold(&mut ledger, "a", "small", share(12, 50)).unwrap();
-    assert!(matches!(hold(&mut ledger, "b", "small", share(12, 50)), Err(Refusal::Occupied { .. })));
-    assert!(matches!(hold(&mut ledger, "b", "big", share(13, 50)), Err(Refusal::Memory { .. })));
-    assert!(matches!(hold(&mut ledger, "b", "big", ALL), Err(Refusal::SlotWithoutSize { .. })));
-    assert!(matches!(hold(&mut ledger, "b", "vir02@vg0", ALL), Err(Refusal::Counter { .. })));
-    assert!(matches!(hold(&mut ledger, "b", "card", share(1, 0)), Err(Refusal::NotShareable { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "small", share(12, 50)), Err(HoldRefusal::Occupied { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "big", share(13, 50)), Err(HoldRefusal::Memory { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "big", ALL), Err(HoldRefusal::SlotWithoutSize { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "vir02@vg0", ALL), Err(HoldRefusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "b", "card", share(1, 0)), Err(HoldRefusal::NotShareable { .. })));
     hold(&mut ledger, "b", "big", share(12, 50)).unwrap();
     release(&mut ledger, "a");
     release(&mut ledger, "b");
     hold(&mut ledger, "b", "vir02@vg0", ALL).unwrap();
-    assert!(matches!(hold(&mut ledger, "c", "vir02@vg1", share(1, 0)), Err(Refusal::NotShareable { .. })));
+    assert!(matches!(
+        hold(&mut ledger, "c", "vir02@vg1", share(1, 0)),
+        Err(HoldRefusal::NotShareable { .. })
+    ));
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn several_at_once_are_held_all_or_none() {
         holding("a", 0, "3g.40gb@0", ALL),
         holding("a", 0, "4g.40gb@0", ALL),
     ];
-    assert!(matches!(ledger.hold_all(all.clone()), Err(Refusal::Counter { .. })));
+    assert!(matches!(ledger.hold_all(all.clone()), Err(HoldRefusal::Counter { .. })));
     ledger.invariants().unwrap();
     assert_eq!((ledger.holdings().count(), ledger.report(&"card-1".parse().unwrap())), (0, before));
     ledger.hold_all(all[..2].to_vec()).unwrap();
@@ -200,7 +203,7 @@ fn found_partitions_count_and_can_be_taken_over() {
     hold(&mut ledger, "a", "2g.20gb@0", share(4, 0)).unwrap();
     hold(&mut ledger, "b", "1g.10gb@2", ALL).unwrap();
     release(&mut ledger, "a");
-    assert!(matches!(hold(&mut ledger, "a", "3g.40gb@0", ALL), Err(Refusal::Counter { .. })));
+    assert!(matches!(hold(&mut ledger, "a", "3g.40gb@0", ALL), Err(HoldRefusal::Counter { .. })));
     let report = ledger.report(&"card-0".parse().unwrap()).unwrap();
     assert_eq!(report.in_use.len(), 2);
     assert!(matches!(&report.in_use[1].holders[..], [Holder::Found { .. }] | [Holder::Claim { .. }]));
@@ -236,10 +239,10 @@ fn unknown_partition_closes_the_card() {
     let (mut ledger, problems) = Ledger::new(&Inventory { cards: vec![odd, crowded] }, &catalogue());
     ledger.invariants().unwrap();
     assert!(matches!(problems[..], [LedgerProblem::UnknownFound { .. }, LedgerProblem::FoundTooMuch { .. }]));
-    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@6", ALL), Err(Refusal::Unaccountable { .. })));
-    assert!(matches!(hold(&mut ledger, "a", "card", ALL), Err(Refusal::Unaccountable { .. })));
-    assert!(matches!(ledger.hold(holding("a", 1, "1g.10gb@0", ALL)), Err(Refusal::Counter { .. })));
-    assert_eq!(ledger.hold(holding("a", 1, "1g.10gb@4", ALL)), Ok(Held::New));
+    assert!(matches!(hold(&mut ledger, "a", "1g.10gb@6", ALL), Err(HoldRefusal::Unaccountable { .. })));
+    assert!(matches!(hold(&mut ledger, "a", "card", ALL), Err(HoldRefusal::Unaccountable { .. })));
+    assert!(matches!(ledger.hold(holding("a", 1, "1g.10gb@0", ALL)), Err(HoldRefusal::Counter { .. })));
+    assert_eq!(ledger.hold(holding("a", 1, "1g.10gb@4", ALL)), Ok(HoldOutcome::New));
     ledger.invariants().unwrap();
 }
 
@@ -253,15 +256,15 @@ fn chips_of_a_duo_card_are_all_whole_or_all_split() {
     let mut ledger = ledger_of(vec![duo(0, "x"), duo(1, "x"), duo(2, "y")]);
     hold(&mut ledger, "a", "vir02@vg0", ALL).unwrap();
     let refusal = ledger.hold(holding("b", 1, "card", ALL)).unwrap_err();
-    assert!(matches!(refusal, Refusal::SameMode { .. }), "{refusal}");
+    assert!(matches!(refusal, HoldRefusal::SameMode { .. }), "{refusal}");
     let report = ledger.report(&"card-1".parse().unwrap()).unwrap();
     assert_ne!(report.largest, Some(Part::Card));
-    assert_eq!(ledger.hold(holding("b", 2, "card", ALL)), Ok(Held::New));
-    assert_eq!(ledger.hold(holding("c", 1, "vir04@vg1", ALL)), Ok(Held::New));
+    assert_eq!(ledger.hold(holding("b", 2, "card", ALL)), Ok(HoldOutcome::New));
+    assert_eq!(ledger.hold(holding("c", 1, "vir04@vg1", ALL)), Ok(HoldOutcome::New));
     ledger.invariants().unwrap();
     release(&mut ledger, "a");
     release(&mut ledger, "c");
-    assert_eq!(ledger.hold(holding("d", 1, "card", ALL)), Ok(Held::New));
+    assert_eq!(ledger.hold(holding("d", 1, "card", ALL)), Ok(HoldOutcome::New));
     let refusal = hold(&mut ledger, "a", "vir02@vg0", ALL).unwrap_err().to_string();
     assert!(refusal.contains("would mix whole and split chips with card card-1"), "{refusal}");
     let report = ledger.report(&"card-0".parse().unwrap()).unwrap();
@@ -273,7 +276,7 @@ fn chips_of_a_duo_card_are_all_whole_or_all_split() {
 fn unlike_cards_in_one_server_are_not_split() {
     let mut ledger = ledger_of(vec![card("huawei-310p-24gb", 0), card("huawei-310p-48gb", 1)]);
     let refusal = hold(&mut ledger, "a", "vir02@vg0", ALL).unwrap_err();
-    assert!(matches!(refusal, Refusal::MixedServer { .. }), "{refusal}");
+    assert!(matches!(refusal, HoldRefusal::MixedServer { .. }), "{refusal}");
     hold(&mut ledger, "a", "card", ALL).unwrap();
     let mut like = ledger_of(vec![card("huawei-310p-24gb", 0), card("huawei-310p-duo-24gb", 1)]);
     hold(&mut like, "a", "vir02@vg0", ALL).unwrap();

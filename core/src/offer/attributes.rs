@@ -5,13 +5,13 @@
 //! requests use up a capacity. They stand on cards and on exclusive partitions. A node has hundreds of
 //! shareable partitions; their profile says as much.
 //!
-//! One value that Kubernetes would refuse loses the whole slice. So every value passes [`Attributes::put`] here, which
+//! One value that Kubernetes would refuse loses the whole slice. So every value passes [`CardAttributes::put`] here, which
 //! cuts, leaves out and reports.
 
 use std::collections::BTreeMap;
 
 use super::names::{PartHash, hash_text};
-use super::problem::Problem;
+use super::problem::OfferProblem;
 use super::server::ServerVersion;
 use crate::card::Card;
 use crate::dra::AttributeValue;
@@ -40,7 +40,7 @@ pub(super) enum Kind {
 }
 
 /// What distinguishes the devices of one card.
-pub(super) struct Face<'a> {
+pub(super) struct DeviceFacts<'a> {
     pub(super) kind: Kind,
     pub(super) profile: &'a str,
     pub(super) fraction: Option<Fraction>,
@@ -51,22 +51,22 @@ pub(super) struct Face<'a> {
 }
 
 /// The attributes that all devices of a card share.
-pub(super) struct Attributes {
+pub(super) struct CardAttributes {
     common: BTreeMap<String, AttributeValue>,
     uuid: String,
     /// What only the card itself has, and slots, which share it.
     of_card: BTreeMap<String, AttributeValue>,
 }
 
-// === impl Attributes ===
+// === impl CardAttributes ===
 
-impl Attributes {
+impl CardAttributes {
     /// Reads the card once for all its devices.
     pub(super) fn of_card(
         card: &Card,
         node: &NodeName,
         server: ServerVersion,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<OfferProblem>,
     ) -> Self {
         let mut this =
             Self { common: BTreeMap::new(), uuid: card.uuid.as_str().to_owned(), of_card: BTreeMap::new() };
@@ -94,8 +94,8 @@ impl Attributes {
     /// All attributes of one device.
     pub(super) fn of_device(
         &self,
-        face: &Face<'_>,
-        problems: &mut Vec<Problem>,
+        face: &DeviceFacts<'_>,
+        problems: &mut Vec<OfferProblem>,
     ) -> BTreeMap<String, AttributeValue> {
         let mut all = self.common.clone();
         let mut text = |name: &str, value: String| {
@@ -121,7 +121,7 @@ impl Attributes {
         let mut left_out = Vec::new();
         for (found, amount) in &face.extra {
             let Some(name) = identifier(found).filter(|name| !all.contains_key(name)) else {
-                report_once(problems, Problem::AttributeName { found: found.clone() });
+                report_once(problems, OfferProblem::AttributeName { found: found.clone() });
                 continue;
             };
             if all.len() >= ATTRIBUTES_MAX {
@@ -131,20 +131,20 @@ impl Attributes {
             all.insert(name, AttributeValue::Int(i64::try_from(*amount).unwrap_or(i64::MAX)));
         }
         if !left_out.is_empty() {
-            report_once(problems, Problem::AttributesLeftOut { names: left_out.join(", ") });
+            report_once(problems, OfferProblem::AttributesLeftOut { names: left_out.join(", ") });
         }
         all
     }
 
     /// Puts a text, cut to what Kubernetes takes; an empty one says nothing and is left out.
-    fn put_text(&mut self, name: &str, value: &str, problems: &mut Vec<Problem>) {
+    fn put_text(&mut self, name: &str, value: &str, problems: &mut Vec<OfferProblem>) {
         if value.is_empty() {
             return;
         }
         let kept = cut(value);
         if kept.len() < value.len() {
             let found = value.chars().take(200).collect();
-            problems.push(Problem::TextCut { attribute: name.to_owned(), length: value.len(), found });
+            problems.push(OfferProblem::TextCut { attribute: name.to_owned(), length: value.len(), found });
         }
         self.common.insert(name.to_owned(), AttributeValue::String(kept.to_owned()));
     }
@@ -164,14 +164,14 @@ impl Attributes {
         self.of_card.extend(there);
     }
 
-    fn put_driver_version(&mut self, found: &str, problems: &mut Vec<Problem>) {
+    fn put_driver_version(&mut self, found: &str, problems: &mut Vec<OfferProblem>) {
         match semantic_version(found) {
             Some(version) => {
                 self.common.insert("driverVersion".to_owned(), AttributeValue::Version(version));
             }
             None if found.is_empty() => {}
             None => {
-                problems.push(Problem::NotAVersion { found: found.chars().take(80).collect() });
+                problems.push(OfferProblem::NotAVersion { found: found.chars().take(80).collect() });
                 self.put_text("driverVersion", found, problems);
             }
         }
@@ -269,7 +269,7 @@ pub(super) fn extras_of_card(card: &Card) -> BTreeMap<String, u64> {
 }
 
 /// Every device of a card says the same; the admin hears it once.
-fn report_once(problems: &mut Vec<Problem>, problem: Problem) {
+fn report_once(problems: &mut Vec<OfferProblem>, problem: OfferProblem) {
     if !problems.contains(&problem) {
         problems.push(problem);
     }

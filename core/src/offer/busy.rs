@@ -10,12 +10,12 @@
 //! is still something else. With the taint no new claim comes; when the last one is gone, the policy's layout follows.
 //! What the card is now is read from the devices that are held: nothing else of an earlier policy is remembered.
 
-use super::device::{Built, TAINT_LAYOUT, no_schedule};
+use super::device::{PartDevice, TAINT_LAYOUT, no_schedule};
 use super::names::{PoolKind, pool_name};
-use super::order::Place;
+use super::order::TemplatePlacement;
 use super::policy::{ShareTerms, Slot};
 use super::tables::Tables;
-use super::{Chosen, Made, Rank};
+use super::{CardDevices, Rank, ResolvedLayout};
 use crate::card::Card;
 use crate::dra::{DeviceId, Sharing};
 use crate::grant::Grant;
@@ -39,7 +39,7 @@ pub struct HeldDevice {
 }
 
 /// Whether what is held is among what is made, as it was.
-pub(super) fn has_all(made: &Made, held: &[HeldDevice], node: &NodeName) -> bool {
+pub(super) fn has_all(made: &CardDevices, held: &[HeldDevice], node: &NodeName) -> bool {
     let pool = pool_name(node, made.pool);
     let is_there = |h: &HeldDevice| made.groups.iter().flat_map(|(_, group)| group).any(|b| h.is(b, &pool));
     held.iter().all(is_there)
@@ -51,33 +51,34 @@ pub(super) fn layout_of(
     card: &Card,
     tables: &Tables<'_>,
     node: &NodeName,
-) -> Option<Chosen> {
+) -> Option<ResolvedLayout> {
     let first = held.first()?;
     if first.device.pool == pool_name(node, PoolKind::Dynamic) {
-        return Some(Chosen::Dynamic(ShareTerms::default()));
+        return Some(ResolvedLayout::Dynamic(ShareTerms::default()));
     }
     match (&first.part, first.sharing) {
-        (Part::Card, Sharing::Exclusive) => Some(Chosen::Whole),
-        (Part::Card, Sharing::Shareable) => Some(Chosen::Shared(ShareTerms::default())),
-        (Part::Slot { .. }, _) => Some(Chosen::Slots(slots(held))),
+        (Part::Card, Sharing::Exclusive) => Some(ResolvedLayout::Whole),
+        (Part::Card, Sharing::Shareable) => Some(ResolvedLayout::Shared(ShareTerms::default())),
+        (Part::Slot { .. }, _) => Some(ResolvedLayout::Slots(slots(held))),
         (Part::Partition { .. }, _) => {
             let (table, facts) = tables.facts(card)?;
-            let is_held =
-                |place: &Place| part_at(table, *place).is_some_and(|p| held.iter().any(|h| h.part == p));
+            let is_held = |place: &TemplatePlacement| {
+                part_at(table, *place).is_some_and(|p| held.iter().any(|h| h.part == p))
+            };
             let places = facts.order.iter().copied().filter(is_held).collect();
-            Some(Chosen::Split(places, ShareTerms::default()))
+            Some(ResolvedLayout::Split(places, ShareTerms::default()))
         }
     }
 }
 
 /// Leaves of what was made what is held, closed to new claims; none where nothing of it is left.
-pub(super) fn closed(mut made: Made, held: &[HeldDevice], node: &NodeName) -> Option<Made> {
+pub(super) fn closed(mut made: CardDevices, held: &[HeldDevice], node: &NodeName) -> Option<CardDevices> {
     let pool = pool_name(node, made.pool);
     for (_, group) in &mut made.groups {
         group.retain(|built| held.iter().any(|h| h.is(built, &pool)));
         group.iter_mut().for_each(|built| built.device.taints.push(no_schedule(TAINT_LAYOUT)));
     }
-    made.groups.retain(|(_, group): &(Rank, Vec<Built>)| !group.is_empty());
+    made.groups.retain(|(_, group): &(Rank, Vec<PartDevice>)| !group.is_empty());
     (!made.groups.is_empty()).then_some(made)
 }
 
@@ -96,7 +97,7 @@ fn slots(held: &[HeldDevice]) -> Vec<Slot> {
     slots
 }
 
-fn part_at(table: &PartitionTable, place: Place) -> Option<Part> {
+fn part_at(table: &PartitionTable, place: TemplatePlacement) -> Option<Part> {
     let template = table.templates.get(place.template)?;
     let placement = template.placements.get(place.placement)?.name.clone();
     Some(Part::Partition { template: template.name.clone(), placement })
@@ -118,7 +119,7 @@ impl HeldDevice {
     }
 
     /// Whether it is this device of the pool. A share may be of any size; what is held alone must be what it was.
-    fn is(&self, built: &Built, pool: &str) -> bool {
+    fn is(&self, built: &PartDevice, pool: &str) -> bool {
         let offered = &built.offered;
         let size = self.sharing == Sharing::Shareable
             || (self.memory, self.cores) == (offered.memory, offered.cores);

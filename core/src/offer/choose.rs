@@ -13,9 +13,9 @@
 use std::fmt;
 
 use super::counters;
-use super::order::{self, Place};
+use super::order::{self, TemplatePlacement};
 use super::policy::{Layout, LayoutKind, ShareTerms, Slot, SplitPiece, SplitPlace, SplitRecipe};
-use super::problem::Problem;
+use super::problem::OfferProblem;
 use super::server::ServerVersion;
 use super::tables::Tables;
 use crate::card::{Card, Partitioning, Supply};
@@ -27,17 +27,17 @@ const SPLIT_STEPS_MAX: u32 = 200_000;
 
 /// What a card is published as, with everything decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Chosen {
+pub(super) enum ResolvedLayout {
     Whole,
     Shared(ShareTerms),
-    Split(Vec<Place>, ShareTerms),
+    Split(Vec<TemplatePlacement>, ShareTerms),
     Slots(Vec<Slot>),
     Dynamic(ShareTerms),
 }
 
 /// Why a card has its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum LayoutReason {
     /// The policy says so.
     Policy,
     /// `auto`: it has templates and this server's scheduler counts cheaply.
@@ -57,51 +57,57 @@ pub enum Reason {
 }
 
 /// A choice with its reason and what to tell the admin; no layout means that the card is withheld.
-pub(super) struct Choice {
-    pub(super) chosen: Option<Chosen>,
-    pub(super) reason: Reason,
-    pub(super) problems: Vec<Problem>,
+pub(super) struct LayoutChoice {
+    pub(super) chosen: Option<ResolvedLayout>,
+    pub(super) reason: LayoutReason,
+    pub(super) problems: Vec<OfferProblem>,
 }
 
 /// Decides the layout of one card.
-pub(super) fn choose(card: &Card, layout: &Layout, tables: &Tables<'_>, server: ServerVersion) -> Choice {
+pub(super) fn choose(
+    card: &Card,
+    layout: &Layout,
+    tables: &Tables<'_>,
+    server: ServerVersion,
+) -> LayoutChoice {
     let (wanted, reason) = match layout {
         Layout::Auto(terms) => resolve_auto(card, terms, server),
-        asked => (asked.clone(), Reason::Policy),
+        asked => (asked.clone(), LayoutReason::Policy),
     };
     let choice = match wanted {
         Layout::Dynamic(terms) => dynamic_or_less(card, terms, tables, server, reason),
         Layout::Shared(terms) => shared_or_less(card, terms, server, reason, LayoutKind::Shared),
-        Layout::Whole | Layout::Auto(_) => Choice::made(Chosen::Whole, reason),
+        Layout::Whole | Layout::Auto(_) => LayoutChoice::made(ResolvedLayout::Whole, reason),
         Layout::Split { recipe, terms } => match split(card, recipe.as_ref(), tables) {
-            Ok(places) => Choice::made(Chosen::Split(places, terms), reason),
-            Err(problem) => Choice::withheld(problem),
+            Ok(places) => LayoutChoice::made(ResolvedLayout::Split(places, terms), reason),
+            Err(problem) => LayoutChoice::withheld(problem),
         },
         Layout::Slots(slots) => match check_slots(card, &slots) {
-            Ok(()) => Choice::made(Chosen::Slots(slots), reason),
-            Err(problem) => Choice::withheld(problem),
+            Ok(()) => LayoutChoice::made(ResolvedLayout::Slots(slots), reason),
+            Err(problem) => LayoutChoice::withheld(problem),
         },
     };
     match (card.supply, &choice.chosen) {
-        (Supply::NewParts, Some(Chosen::Whole | Chosen::Shared(_) | Chosen::Slots(_))) => {
-            Choice::withheld(Problem::PartsOnly)
-        }
+        (
+            Supply::NewParts,
+            Some(ResolvedLayout::Whole | ResolvedLayout::Shared(_) | ResolvedLayout::Slots(_)),
+        ) => LayoutChoice::withheld(OfferProblem::PartsOnly),
         _ => choice,
     }
 }
 
-fn resolve_auto(card: &Card, terms: &ShareTerms, server: ServerVersion) -> (Layout, Reason) {
+fn resolve_auto(card: &Card, terms: &ShareTerms, server: ServerVersion) -> (Layout, LayoutReason) {
     let counted = server.counters.is_kept() && server.counters_are_cheap();
     let instances = card.found.iter().any(|part| matches!(part, Part::Partition { .. }))
         || matches!(&card.partitioning, Partitioning::Modes { current: Some(_), .. });
     if counted && matches!(&card.partitioning, Partitioning::Templates(t) if !t.templates.is_empty()) {
-        (Layout::Dynamic(terms.clone()), Reason::CountersAreCheap)
+        (Layout::Dynamic(terms.clone()), LayoutReason::CountersAreCheap)
     } else if instances {
-        (Layout::Split { recipe: None, terms: terms.clone() }, Reason::CarriesInstances)
+        (Layout::Split { recipe: None, terms: terms.clone() }, LayoutReason::CarriesInstances)
     } else if card.shareable == ShareSupport::Enforceable && server.shares.is_kept() {
-        (Layout::Shared(terms.clone()), Reason::SharesCanBeHeld)
+        (Layout::Shared(terms.clone()), LayoutReason::SharesCanBeHeld)
     } else {
-        (Layout::Whole, Reason::NothingElse)
+        (Layout::Whole, LayoutReason::NothingElse)
     }
 }
 
@@ -110,8 +116,8 @@ fn dynamic_or_less(
     terms: ShareTerms,
     tables: &Tables<'_>,
     server: ServerVersion,
-    reason: Reason,
-) -> Choice {
+    reason: LayoutReason,
+) -> LayoutChoice {
     let because = if card.table().is_none_or(|table| table.templates.is_empty()) {
         "the card has no templates"
     } else if !server.counters.is_kept() {
@@ -119,15 +125,15 @@ fn dynamic_or_less(
     } else if tables.facts(card).is_none_or(|(_, facts)| !counters::fits(&facts.counters)) {
         "its parts need none, or more than the 32 counters that a set may have"
     } else {
-        let mut choice = Choice::made(Chosen::Dynamic(terms), reason);
+        let mut choice = LayoutChoice::made(ResolvedLayout::Dynamic(terms), reason);
         if server.forgets_counters() {
-            choice.problems.push(Problem::ForgetfulScheduler { server: server.to_string() });
+            choice.problems.push(OfferProblem::ForgetfulScheduler { server: server.to_string() });
         }
         return choice;
     };
-    let mut choice = shared_or_less(card, terms, server, Reason::FellBack, LayoutKind::Dynamic);
-    let given = choice.chosen.as_ref().map_or(LayoutKind::Whole, Chosen::kind);
-    choice.problems.insert(0, Problem::FellBack { asked: LayoutKind::Dynamic, because, given });
+    let mut choice = shared_or_less(card, terms, server, LayoutReason::FellBack, LayoutKind::Dynamic);
+    let given = choice.chosen.as_ref().map_or(LayoutKind::Whole, ResolvedLayout::kind);
+    choice.problems.insert(0, OfferProblem::FellBack { asked: LayoutKind::Dynamic, because, given });
     choice
 }
 
@@ -135,34 +141,34 @@ fn shared_or_less(
     card: &Card,
     terms: ShareTerms,
     server: ServerVersion,
-    reason: Reason,
+    reason: LayoutReason,
     asked: LayoutKind,
-) -> Choice {
+) -> LayoutChoice {
     let because = if card.shareable == ShareSupport::No {
         "nothing can hold a limit on this card"
     } else if !server.shares.is_kept() {
         "this server drops shared devices"
     } else {
-        return Choice::made(Chosen::Shared(terms), reason);
+        return LayoutChoice::made(ResolvedLayout::Shared(terms), reason);
     };
-    let mut choice = Choice::made(Chosen::Whole, Reason::FellBack);
+    let mut choice = LayoutChoice::made(ResolvedLayout::Whole, LayoutReason::FellBack);
     if asked == LayoutKind::Shared {
-        choice.problems.push(Problem::FellBack { asked, because, given: LayoutKind::Whole });
+        choice.problems.push(OfferProblem::FellBack { asked, because, given: LayoutKind::Whole });
     }
     choice
 }
 
 // === slots ===
 
-fn check_slots(card: &Card, slots: &[Slot]) -> Result<(), Problem> {
+fn check_slots(card: &Card, slots: &[Slot]) -> Result<(), OfferProblem> {
     if card.shareable == ShareSupport::No {
-        return Err(Problem::SlotsNotEnforceable);
+        return Err(OfferProblem::SlotsNotEnforceable);
     }
     let memory = slots.iter().map(|s| u128::from(s.memory.0) * u128::from(s.copies)).sum::<u128>();
     let cores = slots.iter().map(|s| u64::from(s.cores.percent()) * u64::from(s.copies)).sum::<u64>();
     if memory > u128::from(card.memory.0) || cores > 100 {
         let memory = Bytes(u64::try_from(memory).unwrap_or(u64::MAX));
-        return Err(Problem::SlotsExceedCard { memory, cores, card_memory: card.memory });
+        return Err(OfferProblem::SlotsExceedCard { memory, cores, card_memory: card.memory });
     }
     Ok(())
 }
@@ -170,11 +176,15 @@ fn check_slots(card: &Card, slots: &[Slot]) -> Result<(), Problem> {
 // === split ===
 
 /// The places of a split, in publication order.
-fn split(card: &Card, recipe: Option<&SplitRecipe>, tables: &Tables<'_>) -> Result<Vec<Place>, Problem> {
+fn split(
+    card: &Card,
+    recipe: Option<&SplitRecipe>,
+    tables: &Tables<'_>,
+) -> Result<Vec<TemplatePlacement>, OfferProblem> {
     let Some((table, facts)) = tables.facts(card) else {
         return Err(match recipe {
             Some(recipe) => impossible(recipe.pieces.first(), "the card has no templates".to_owned()),
-            None => Problem::SplitWithoutRecipe,
+            None => OfferProblem::SplitWithoutRecipe,
         });
     };
     let order = &facts.order;
@@ -183,9 +193,9 @@ fn split(card: &Card, recipe: Option<&SplitRecipe>, tables: &Tables<'_>) -> Resu
         None => pieces_found(card, table),
     };
     if pieces.is_empty() {
-        return Err(Problem::SplitWithoutRecipe);
+        return Err(OfferProblem::SplitWithoutRecipe);
     }
-    let search = Search::of(table, order, &pieces)?;
+    let search = SplitSearch::of(table, order, &pieces)?;
     let mut places = search.run(&pieces)?;
     places.sort_by_key(|place| order.iter().position(|p| p == place));
     Ok(places)
@@ -212,28 +222,35 @@ fn pieces_found(card: &Card, table: &PartitionTable) -> Vec<SplitPiece> {
     }
 }
 
-fn impossible(piece: Option<&SplitPiece>, because: String) -> Problem {
-    Problem::ImpossibleSplit { piece: piece.map_or_else(|| "empty".to_owned(), ToString::to_string), because }
+fn impossible(piece: Option<&SplitPiece>, because: String) -> OfferProblem {
+    OfferProblem::ImpossibleSplit {
+        piece: piece.map_or_else(|| "empty".to_owned(), ToString::to_string),
+        because,
+    }
 }
 
 /// Depth-first search for places of all pieces; copies of one template are laid in publication order, which leaves out
 /// nothing and tries no set twice.
-struct Search<'a> {
+struct SplitSearch<'a> {
     table: &'a PartitionTable,
     /// For each partition still to lay: its candidates with what they take, and whether it equals the one before.
-    wanted: Vec<Wanted>,
+    wanted: Vec<PieceCandidates>,
     steps: u32,
 }
 
-struct Wanted {
-    candidates: Vec<(Place, CounterVector)>,
+struct PieceCandidates {
+    candidates: Vec<(TemplatePlacement, CounterVector)>,
     /// Whether it is a further copy of the one before it, and so lies later in the same candidates.
     follows: bool,
     size: u64,
 }
 
-impl<'a> Search<'a> {
-    fn of(table: &'a PartitionTable, order: &[Place], pieces: &[SplitPiece]) -> Result<Self, Problem> {
+impl<'a> SplitSearch<'a> {
+    fn of(
+        table: &'a PartitionTable,
+        order: &[TemplatePlacement],
+        pieces: &[SplitPiece],
+    ) -> Result<Self, OfferProblem> {
         let mut wanted = Vec::new();
         for piece in pieces {
             let candidates = candidates(table, order, piece)?;
@@ -248,7 +265,7 @@ impl<'a> Search<'a> {
             }
             for copy in 0..copies {
                 let size = order::size(table, candidates[0].0);
-                wanted.push(Wanted { candidates: candidates.clone(), follows: copy > 0, size });
+                wanted.push(PieceCandidates { candidates: candidates.clone(), follows: copy > 0, size });
             }
         }
         // Fewest choices first, then the largest; copies stay together, since the sort is stable and they are equal.
@@ -256,17 +273,17 @@ impl<'a> Search<'a> {
         Ok(Self { table, wanted, steps: 0 })
     }
 
-    fn run(mut self, pieces: &[SplitPiece]) -> Result<Vec<Place>, Problem> {
+    fn run(mut self, pieces: &[SplitPiece]) -> Result<Vec<TemplatePlacement>, OfferProblem> {
         let mut laid = Vec::new();
         if self.lay(0, &self.table.totals.clone(), &mut laid) {
             return Ok(laid.iter().map(|(place, _)| *place).collect());
         }
         let all: Vec<String> = pieces.iter().map(ToString::to_string).collect();
         let because = "these do not fit on the card together; take one away, or see `aliquot devices`";
-        Err(Problem::ImpossibleSplit { piece: all.join(" + "), because: because.to_owned() })
+        Err(OfferProblem::ImpossibleSplit { piece: all.join(" + "), because: because.to_owned() })
     }
 
-    fn lay(&mut self, next: usize, room: &CounterVector, laid: &mut Vec<(Place, usize)>) -> bool {
+    fn lay(&mut self, next: usize, room: &CounterVector, laid: &mut Vec<(TemplatePlacement, usize)>) -> bool {
         let Some(wanted) = self.wanted.get(next) else { return true };
         let from = match laid.last() {
             Some((_, index)) if wanted.follows => index + 1,
@@ -294,15 +311,15 @@ impl<'a> Search<'a> {
 
 fn candidates(
     table: &PartitionTable,
-    order: &[Place],
+    order: &[TemplatePlacement],
     piece: &SplitPiece,
-) -> Result<Vec<(Place, CounterVector)>, Problem> {
+) -> Result<Vec<(TemplatePlacement, CounterVector)>, OfferProblem> {
     let Some(template) = table.template(&piece.template) else {
         let known: Vec<&str> = table.templates.iter().map(|t| t.name.as_str()).collect();
         let because = format!("the card has no such template, expected one of {}", known.join(", "));
         return Err(impossible(Some(piece), because));
     };
-    let found: Vec<(Place, CounterVector)> = order
+    let found: Vec<(TemplatePlacement, CounterVector)> = order
         .iter()
         .filter(|place| {
             let here = &table.templates[place.template];
@@ -323,19 +340,19 @@ fn candidates(
     Ok(found)
 }
 
-// === impl Choice ===
+// === impl LayoutChoice ===
 
-impl Choice {
-    fn made(chosen: Chosen, reason: Reason) -> Self {
+impl LayoutChoice {
+    fn made(chosen: ResolvedLayout, reason: LayoutReason) -> Self {
         Self { chosen: Some(chosen), reason, problems: Vec::new() }
     }
 
-    fn withheld(problem: Problem) -> Self {
-        Self { chosen: None, reason: Reason::Withheld, problems: vec![problem] }
+    fn withheld(problem: OfferProblem) -> Self {
+        Self { chosen: None, reason: LayoutReason::Withheld, problems: vec![problem] }
     }
 }
 
-impl Chosen {
+impl ResolvedLayout {
     /// How what it publishes is shared.
     pub(super) fn terms(&self) -> ShareTerms {
         match self {
@@ -355,9 +372,9 @@ impl Chosen {
     }
 }
 
-// === impl Reason ===
+// === impl LayoutReason ===
 
-impl fmt::Display for Reason {
+impl fmt::Display for LayoutReason {
     /// For people, as the end of "layout dynamic: …".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -59,19 +59,19 @@ const VENDORS: [VendorWords; 2] = [
 /// name. The name and meaning of a class never depend on what else is offered, so classes of several nodes agree.
 #[must_use]
 pub fn classes(slices: &[ResourceSlice]) -> Vec<DeviceClass> {
-    let mut drafts: BTreeMap<(u8, String), Draft> = BTreeMap::new();
+    let mut drafts: BTreeMap<(u8, String), ClassDraft> = BTreeMap::new();
     let ours = slices.iter().filter(|slice| slice.driver == DRIVER);
     for device in ours.flat_map(|slice| &slice.devices) {
-        let Some(face) = Face::of(device) else { continue };
+        let Some(face) = ClassInput::of(device) else { continue };
         for draft in face.classes(device.sharing) {
             drafts.entry((draft.rank, draft.name.clone())).or_insert(draft);
         }
     }
-    drafts.into_values().map(Draft::finish).collect()
+    drafts.into_values().map(ClassDraft::finish).collect()
 }
 
 /// What a class reads of a device.
-struct Face<'a> {
+struct ClassInput<'a> {
     kind: &'a str,
     vendor: &'a str,
     model: &'a str,
@@ -79,7 +79,7 @@ struct Face<'a> {
     fraction: Option<&'a str>,
 }
 
-struct Draft {
+struct ClassDraft {
     rank: u8,
     name: String,
     condition: String,
@@ -87,7 +87,7 @@ struct Draft {
     description: String,
 }
 
-impl<'a> Face<'a> {
+impl<'a> ClassInput<'a> {
     fn of(device: &'a Device) -> Option<Self> {
         let text = |name: &str| match device.attributes.get(name) {
             Some(AttributeValue::String(text)) => Some(text.as_str()),
@@ -102,7 +102,7 @@ impl<'a> Face<'a> {
         })
     }
 
-    fn classes(&self, sharing: Sharing) -> Vec<Draft> {
+    fn classes(&self, sharing: Sharing) -> Vec<ClassDraft> {
         match self.kind {
             "card" => {
                 let mut drafts = vec![card()];
@@ -123,11 +123,11 @@ impl<'a> Face<'a> {
         VENDORS.iter().find(|words| words.vendor == self.vendor)
     }
 
-    fn template(&self) -> Draft {
+    fn template(&self) -> ClassDraft {
         let partition = self.words().map_or(self.vendor, |words| words.partition);
         // `+me` and `-me` are different templates and must not be one name.
         let profile = dns_slug(&self.profile.replace('-', ".without."));
-        Draft {
+        ClassDraft {
             rank: 2,
             name: format!("{partition}-{profile}"),
             condition: format!(
@@ -141,7 +141,7 @@ impl<'a> Face<'a> {
         }
     }
 
-    fn fraction(&self) -> Option<Draft> {
+    fn fraction(&self) -> Option<ClassDraft> {
         let fraction = self.fraction.filter(|fraction| *fraction != "1")?;
         let family = self.family();
         let domain =
@@ -150,7 +150,7 @@ impl<'a> Face<'a> {
         let prefix = quoted(&family.prefix);
         let longer = quoted(&format!("{}-", family.prefix));
         let model = format!("device.attributes[\"{DRIVER}\"].model");
-        Some(Draft {
+        Some(ClassDraft {
             rank: 2,
             name: format!("{}-{}", family.slug, fraction_word(fraction)),
             condition: format!(
@@ -174,8 +174,8 @@ impl<'a> Face<'a> {
         Family { prefix: words[..skipped + end].join("-"), slug: named.concat(), spelling: named.join("-") }
     }
 
-    fn slot(&self) -> Draft {
-        Draft {
+    fn slot(&self) -> ClassDraft {
+        ClassDraft {
             rank: 2,
             name: format!("slot-{}", dns_slug(self.profile)),
             condition: format!("{} && {}", is("type", "slot"), is("profile", self.profile)),
@@ -185,8 +185,8 @@ impl<'a> Face<'a> {
     }
 }
 
-fn card() -> Draft {
-    Draft {
+fn card() -> ClassDraft {
+    ClassDraft {
         rank: 0,
         name: "card".to_owned(),
         condition: is("type", "card"),
@@ -195,8 +195,8 @@ fn card() -> Draft {
     }
 }
 
-fn share() -> Draft {
-    Draft {
+fn share() -> ClassDraft {
+    ClassDraft {
         rank: 1,
         name: "share".to_owned(),
         condition: format!("{} && device.allowMultipleAllocations", is("type", "card")),
@@ -205,7 +205,7 @@ fn share() -> Draft {
     }
 }
 
-impl Draft {
+impl ClassDraft {
     fn finish(self) -> DeviceClass {
         let mut annotations = BTreeMap::from([(DESCRIPTION.to_owned(), self.description)]);
         if let Some(spelling) = self.spelling {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::OfferedPart;
-use super::attributes::{Attributes, Face, Kind, extras_of_card};
+use super::attributes::{CardAttributes, DeviceFacts, Kind, extras_of_card};
 use super::counters::CardCounters;
 use super::names::{self, PartHash};
-use super::order::Place;
+use super::order::TemplatePlacement;
 use super::policy::{LayoutKind, ShareTerms, Slot};
-use super::problem::Problem;
+use super::problem::OfferProblem;
 use super::server::{ServerVersion, Support};
 use crate::card::{Card, Supply};
 use crate::dra::{CapacityPolicy, CapacityRestriction, Device, DeviceCapacity, Sharing, Taint, TaintEffect};
@@ -30,7 +30,7 @@ pub const TAINT_OCCUPIED: &str = "aliquot.dev/occupied";
 pub const TAINT_LAYOUT: &str = "aliquot.dev/layout-change";
 
 /// A device and which part of the card it stands for.
-pub(super) struct Built {
+pub(super) struct PartDevice {
     pub(super) device: Device,
     pub(super) offered: OfferedPart,
 }
@@ -38,15 +38,15 @@ pub(super) struct Built {
 /// Makes the devices of one card.
 pub(super) struct Maker<'a> {
     card: &'a Card,
-    setting: Setting<'a>,
-    attributes: Attributes,
-    occupied: Occupied,
+    setting: CardContext<'a>,
+    attributes: CardAttributes,
+    occupied: ForeignUse,
     /// What there is to tell the admin.
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<OfferProblem>,
 }
 
 /// What holds for all devices of a card.
-pub(super) struct Setting<'a> {
+pub(super) struct CardContext<'a> {
     /// The card's layout.
     pub(super) layout: LayoutKind,
     /// How shareable devices are shared.
@@ -58,7 +58,7 @@ pub(super) struct Setting<'a> {
 }
 
 /// What parts that are not ours leave free.
-enum Occupied {
+enum ForeignUse {
     Nothing,
     Some {
         free: CounterVector,
@@ -73,20 +73,25 @@ enum Occupied {
 // === impl Maker ===
 
 impl<'a> Maker<'a> {
-    pub(super) fn new(card: &'a Card, setting: Setting<'a>, node: &NodeName, server: ServerVersion) -> Self {
+    pub(super) fn new(
+        card: &'a Card,
+        setting: CardContext<'a>,
+        node: &NodeName,
+        server: ServerVersion,
+    ) -> Self {
         let mut problems = Vec::new();
-        let attributes = Attributes::of_card(card, node, server, &mut problems);
-        let occupied = Occupied::of(card, &mut problems);
+        let attributes = CardAttributes::of_card(card, node, server, &mut problems);
+        let occupied = ForeignUse::of(card, &mut problems);
         Self { card, setting, attributes, occupied, problems }
     }
 
     /// The card itself.
-    pub(super) fn card(&mut self, sharing: Sharing) -> Built {
+    pub(super) fn card(&mut self, sharing: Sharing) -> PartDevice {
         let isolation = match sharing {
             Sharing::Exclusive => Isolation::Hardware,
             Sharing::Shareable => Isolation::Cooperative,
         };
-        let face = Face {
+        let face = DeviceFacts {
             kind: Kind::Card,
             profile: "whole",
             fraction: Some(Fraction::WHOLE),
@@ -104,9 +109,9 @@ impl<'a> Maker<'a> {
     }
 
     /// Templates at placements, in the given order.
-    pub(super) fn partitions(&mut self, places: &[Place]) -> Vec<Built> {
+    pub(super) fn partitions(&mut self, places: &[TemplatePlacement]) -> Vec<PartDevice> {
         let templates = self.card.table().map_or(&[] as &[Template], |table| &table.templates);
-        let at = |place: &Place| {
+        let at = |place: &TemplatePlacement| {
             let template = templates.get(place.template)?;
             Some((template, template.placements.get(place.placement)?))
         };
@@ -114,17 +119,17 @@ impl<'a> Maker<'a> {
     }
 
     /// All copies of all slots.
-    pub(super) fn slots(&mut self, slots: &[Slot]) -> Vec<Built> {
+    pub(super) fn slots(&mut self, slots: &[Slot]) -> Vec<PartDevice> {
         let copies = slots.iter().flat_map(|slot| (0..slot.copies).map(move |copy| (slot, copy)));
         copies.map(|(slot, copy)| self.slot(slot, copy)).collect()
     }
 
     /// A template at a placement.
-    fn partition(&mut self, template: &Template, placement: &Placement) -> Option<Built> {
+    fn partition(&mut self, template: &Template, placement: &Placement) -> Option<PartDevice> {
         let part = Part::Partition { template: template.name.clone(), placement: placement.name.clone() };
         let takes = template.consumes.plus(&placement.consumes)?;
         let sharing = self.sharing(template.shareable, template.memory);
-        let face = Face {
+        let face = DeviceFacts {
             kind: Kind::Partition,
             profile: template.name.as_str(),
             fraction: Some(template.fraction),
@@ -145,8 +150,8 @@ impl<'a> Maker<'a> {
     }
 
     /// One copy of a slot.
-    fn slot(&mut self, slot: &Slot, copy: u32) -> Built {
-        let face = Face {
+    fn slot(&mut self, slot: &Slot, copy: u32) -> PartDevice {
+        let face = DeviceFacts {
             kind: Kind::Slot,
             profile: &slot.name,
             fraction: fraction_of(slot.memory, self.card.memory),
@@ -176,12 +181,12 @@ impl<'a> Maker<'a> {
     fn build(
         &mut self,
         prefix: &str,
-        face: &Face<'_>,
+        face: &DeviceFacts<'_>,
         part: Part,
         memory: Bytes,
         cores: Cores,
         sharing: Sharing,
-    ) -> Built {
+    ) -> PartDevice {
         let mut device = Device::named(names::device_name(prefix, &face.hash));
         device.attributes = self.attributes.of_device(face, &mut self.problems).into();
         device.sharing = sharing;
@@ -198,7 +203,7 @@ impl<'a> Maker<'a> {
         let card = self.card.uuid.clone();
         let layout = self.setting.layout;
         let takes = CounterVector::default();
-        Built { device, offered: OfferedPart { card, part, layout, sharing, memory, cores, takes } }
+        PartDevice { device, offered: OfferedPart { card, part, layout, sharing, memory, cores, takes } }
     }
 
     fn memory_capacity(&mut self, part: &Part, memory: Bytes, sharing: Sharing) -> DeviceCapacity {
@@ -212,7 +217,7 @@ impl<'a> Maker<'a> {
         let max = self.setting.terms.memory_max.map(|max| within(max).max(min)).filter(|max| *max < memory);
         if let Some(default) = self.setting.terms.memory_default.filter(|default| *default > memory) {
             let part = part.to_string();
-            self.problems.push(Problem::DefaultTooLarge { part, default, there: memory });
+            self.problems.push(OfferProblem::DefaultTooLarge { part, default, there: memory });
         }
         let default =
             within(self.setting.terms.memory_default.unwrap_or(memory)).clamp(min, max.unwrap_or(memory));
@@ -238,7 +243,7 @@ impl<'a> Maker<'a> {
         let default = self.setting.terms.cores_default.min(cores);
         if default < self.setting.terms.cores_default {
             let (part, default) = (part.to_string(), self.setting.terms.cores_default);
-            self.problems.push(Problem::DefaultCoresTooLarge { part, default, there: cores });
+            self.problems.push(OfferProblem::DefaultCoresTooLarge { part, default, there: cores });
         }
         // A step needs room above the minimum; a part without compute has none.
         let step = (cores > Cores::NONE).then(|| number(1));
@@ -252,13 +257,13 @@ impl<'a> Maker<'a> {
     }
 
     /// What overlaps a part that is not ours could never be prepared.
-    fn taint_if_occupied(&self, built: &mut Built) {
+    fn taint_if_occupied(&self, built: &mut PartDevice) {
         let part = &built.offered.part;
         let had = |parts: &[Part]| self.card.supply == Supply::All && parts.contains(part);
         let free = match &self.occupied {
-            Occupied::Nothing => true,
-            Occupied::Unknown { parts } => had(parts),
-            Occupied::Some { free, parts } => {
+            ForeignUse::Nothing => true,
+            ForeignUse::Unknown { parts } => had(parts),
+            ForeignUse::Some { free, parts } => {
                 let fits = || match part {
                     Part::Partition { .. } => built.offered.takes.first_excess(free).is_none(),
                     Part::Card | Part::Slot { .. } => false,
@@ -272,21 +277,21 @@ impl<'a> Maker<'a> {
     }
 }
 
-// === impl Occupied ===
+// === impl ForeignUse ===
 
-impl Occupied {
-    fn of(card: &Card, problems: &mut Vec<Problem>) -> Self {
+impl ForeignUse {
+    fn of(card: &Card, problems: &mut Vec<OfferProblem>) -> Self {
         let parts = card.found.clone();
         if parts.is_empty() {
             return Self::Nothing;
         }
-        problems.push(Problem::Occupied { count: parts.len() });
+        problems.push(OfferProblem::Occupied { count: parts.len() });
         let mut free = card.table().map(|t| t.totals.clone()).unwrap_or_default();
         for part in &parts {
             match takes(card.table(), part).and_then(|takes| free.minus(&takes)) {
                 Some(left) => free = left,
                 None => {
-                    problems.push(Problem::UnknownPart { part: part.to_string() });
+                    problems.push(OfferProblem::UnknownPart { part: part.to_string() });
                     return Self::Unknown { parts };
                 }
             }

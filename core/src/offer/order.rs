@@ -36,7 +36,7 @@ const STRANDED_FACTOR: u64 = 8;
 
 /// A template at a placement, by their numbers in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct TemplatePlacement {
     /// Number of the template.
     pub template: usize,
     /// Number of the placement within the template.
@@ -45,12 +45,12 @@ pub struct Place {
 
 /// Every placement that fits on an empty card, in the order in which first fit should try them.
 #[must_use]
-pub fn publication_order(table: &PartitionTable) -> Vec<Place> {
+pub fn publication_order(table: &PartitionTable) -> Vec<TemplatePlacement> {
     order_by(table, binding_counters(table).totals())
 }
 
 /// The same, given the totals of the counters that bind.
-pub(super) fn order_by(table: &PartitionTable, binding: &CounterVector) -> Vec<Place> {
+pub(super) fn order_by(table: &PartitionTable, binding: &CounterVector) -> Vec<TemplatePlacement> {
     let board = Board::of(table, binding);
     let mut templates: Vec<usize> = (0..table.templates.len()).collect();
     let distance = |template: usize| table.templates.get(template).map(Template::compute_distance);
@@ -59,7 +59,7 @@ pub(super) fn order_by(table: &PartitionTable, binding: &CounterVector) -> Vec<P
 }
 
 /// Size of a place's template, in 5,040ths of the card.
-pub(super) fn size(table: &PartitionTable, place: Place) -> u64 {
+pub(super) fn size(table: &PartitionTable, place: TemplatePlacement) -> u64 {
     table.templates.get(place.template).map_or(0, |template| {
         let fraction = template.fraction;
         u64::from(fraction.numerator()) * CARD / u64::from(fraction.denominator())
@@ -67,14 +67,14 @@ pub(super) fn size(table: &PartitionTable, place: Place) -> u64 {
 }
 
 /// What a place takes; `None` if there is no such place or the sum overflows.
-pub(super) fn takes(table: &PartitionTable, place: Place) -> Option<CounterVector> {
+pub(super) fn takes(table: &PartitionTable, place: TemplatePlacement) -> Option<CounterVector> {
     let template = table.templates.get(place.template)?;
     template.consumes.plus(&template.placements.get(place.placement)?.consumes)
 }
 
 /// All places of a table and which of them exclude each other.
 struct Board {
-    places: Vec<Place>,
+    places: Vec<TemplatePlacement>,
     /// By number of the template.
     sizes: Vec<u64>,
     /// `conflicts[a][b]`: places a and b do not fit together on an empty card.
@@ -93,7 +93,7 @@ impl Board {
         let mut amounts: Vec<Vec<u64>> = Vec::new();
         for (template, entry) in table.templates.iter().enumerate() {
             for placement in 0..entry.placements.len() {
-                let place = Place { template, placement };
+                let place = TemplatePlacement { template, placement };
                 if let Some(takes) = takes(table, place).filter(|t| t.first_excess(&table.totals).is_none()) {
                     places.push(place);
                     amounts.push(table.totals.iter().map(|(name, _)| takes.get(name)).collect());
@@ -107,13 +107,13 @@ impl Board {
         };
         let conflicts = amounts.iter().map(|a| amounts.iter().map(|b| apart(a, b)).collect()).collect();
         let uses = amounts.iter().map(|a| a.iter().map(|amount| *amount > 0).collect()).collect();
-        let first = |template| size(table, Place { template, placement: 0 });
+        let first = |template| size(table, TemplatePlacement { template, placement: 0 });
         let sizes = (0..table.templates.len()).map(first).collect();
         Self { places, sizes, conflicts, uses, counters: table.totals.iter().len() }
     }
 
     /// The placements of one template, cheapest first, each judged after those before it are taken.
-    fn order_of(&self, template: usize) -> Vec<Place> {
+    fn order_of(&self, template: usize) -> Vec<TemplatePlacement> {
         let mut left: Vec<usize> =
             (0..self.places.len()).filter(|i| self.places[*i].template == template).collect();
         let mut alive: Vec<usize> = (0..self.places.len()).collect();

@@ -19,14 +19,14 @@ use crate::units::{Bytes, Cores};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPolicy {
     /// Rules; the first that matches a card decides.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<LayoutRule>,
     /// For cards that no rule matches.
     pub default: Layout,
 }
 
 /// One rule: which cards, and what they become.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct LayoutRule {
     /// Cards it is for.
     pub selector: CardSelector,
     /// What they become.
@@ -53,7 +53,7 @@ pub struct Glob(pub String);
 /// What a card is published as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Whatever serves best on this server; [`super::Reason`] says what that was.
+    /// Whatever serves best on this server; [`super::LayoutReason`] says what that was.
     Auto(ShareTerms),
     /// The card, for one holder at a time.
     Whole,

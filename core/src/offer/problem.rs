@@ -7,7 +7,7 @@ use crate::units::{Bytes, Cores};
 /// Something that keeps the offers from being what the policy or the card says. Never fatal: what can be offered is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum OfferProblem {
     /// A rule is of no use here.
     #[error(
         "rule {rule} ({selector}) matches no card of this node; expected at least one; correct or remove it"
@@ -199,9 +199,9 @@ pub enum Problem {
     },
 }
 
-// === impl Problem ===
+// === impl OfferProblem ===
 
-impl Problem {
+impl OfferProblem {
     /// Whether the policy requests what the card cannot be: nothing but another policy will help.
     #[must_use]
     pub const fn is_impossible_policy(&self) -> bool {

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeSet;
 
-use super::device::Built;
+use super::device::PartDevice;
 use super::names::{PoolKind, pool_name, slice_name};
 use super::{DRIVER, OfferedPart, Offers};
 use crate::dra::{CounterSet, Device, DeviceId, NodeSelection, Pool, ResourceSlice};
@@ -42,16 +42,16 @@ pub(super) enum Rank {
 
 /// One pool in the making: groups of devices that stay in one slice if they fit.
 #[derive(Default)]
-pub(super) struct Draft {
-    groups: Vec<(Rank, Vec<Built>)>,
+pub(super) struct PoolDraft {
+    groups: Vec<(Rank, Vec<PartDevice>)>,
     sets: Vec<CounterSet>,
     names: BTreeSet<String>,
 }
 
-impl Draft {
+impl PoolDraft {
     /// Adds the devices of one card and rank. Returns those with a taken name, for a report.
-    pub(super) fn add(&mut self, rank: Rank, group: Vec<Built>) -> Vec<Built> {
-        let (fresh, taken): (Vec<Built>, Vec<Built>) =
+    pub(super) fn add(&mut self, rank: Rank, group: Vec<PartDevice>) -> Vec<PartDevice> {
+        let (fresh, taken): (Vec<PartDevice>, Vec<PartDevice>) =
             group.into_iter().partition(|built| self.names.insert(built.device.name.clone()));
         if !fresh.is_empty() {
             self.groups.push((rank, fresh));
@@ -84,7 +84,7 @@ impl Draft {
         let mut parts = Vec::new();
         for chunk in chunks(self.groups.into_iter().map(|(_, group)| group)) {
             let mut devices = Vec::new();
-            for Built { device, offered } in chunk {
+            for PartDevice { device, offered } in chunk {
                 let id =
                     DeviceId { driver: DRIVER.to_owned(), pool: pool.clone(), device: device.name.clone() };
                 parts.push((id, offered));
@@ -112,12 +112,12 @@ impl Draft {
 
 /// Groups into slices: a group begins a new slice where it does not fit into the current one, and is cut only where it
 /// does not fit into any.
-fn chunks(groups: impl Iterator<Item = Vec<Built>>) -> Vec<Vec<Built>> {
-    let mut chunks: Vec<Vec<Built>> = Vec::new();
+fn chunks(groups: impl Iterator<Item = Vec<PartDevice>>) -> Vec<Vec<PartDevice>> {
+    let mut chunks: Vec<Vec<PartDevice>> = Vec::new();
     for group in groups {
         let mut rest = group.into_iter().peekable();
         while rest.peek().is_some() {
-            let fits = |chunk: &Vec<Built>| chunk.len() + rest.len() <= DEVICES_MAX;
+            let fits = |chunk: &Vec<PartDevice>| chunk.len() + rest.len() <= DEVICES_MAX;
             match chunks.last_mut().filter(|chunk| fits(chunk)) {
                 Some(chunk) => chunk.extend(rest.by_ref()),
                 None => chunks.push(rest.by_ref().take(DEVICES_MAX).collect()),

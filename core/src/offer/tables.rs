@@ -1,6 +1,6 @@
 //! What is worked out once for each table, since the cards of a node are mostly alike.
 
-use super::order::{self, Place};
+use super::order::{self, TemplatePlacement};
 use crate::card::{Card, Inventory};
 use crate::counters::{BindingCounters, binding_counters};
 use crate::partition::PartitionTable;
@@ -13,7 +13,7 @@ pub(super) struct Tables<'a> {
 /// What follows from one table.
 pub(super) struct TableFacts {
     /// Places in the order of publication.
-    pub(super) order: Vec<Place>,
+    pub(super) order: Vec<TemplatePlacement>,
     /// Counters that have to be published.
     pub(super) counters: BindingCounters,
 }

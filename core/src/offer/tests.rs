@@ -77,7 +77,7 @@ fn card_limited_to_new_parts_is_offered_in_parts_or_not_at_all() {
         let none = offered(&inventory, &format!("[default]\nlayout = \"{policy}\"\n"), server);
         assert_eq!((none.parts.len(), none.cards[0].layout), (0, None), "{policy}");
         assert!(
-            none.cards[0].problems.contains(&Problem::PartsOnly),
+            none.cards[0].problems.contains(&OfferProblem::PartsOnly),
             "{policy}: {:?}",
             none.cards[0].problems
         );
@@ -255,7 +255,7 @@ fn bad_card_loses_no_other_card() {
     let offers = offered(&inventory, "", V137);
     assert_eq!(validate::violations(&offers.slices), []);
     assert!(
-        matches!(offers.problems[..], [Problem::DuplicateUuid { index: 2, .. }]),
+        matches!(offers.problems[..], [OfferProblem::DuplicateUuid { index: 2, .. }]),
         "{:?}",
         offers.problems
     );
@@ -343,7 +343,7 @@ fn existing_instances_are_offered_and_never_overlaid() {
     };
     inventory.cards[0].found = vec![found.clone()];
     let offers = offered(&inventory, "", V136);
-    assert_eq!(offers.cards[0].reason, Reason::CarriesInstances);
+    assert_eq!(offers.cards[0].reason, LayoutReason::CarriesInstances);
     assert_eq!(
         offers.parts.values().map(|part| part.part.clone()).collect::<Vec<_>>(),
         std::slice::from_ref(&found)
@@ -402,7 +402,7 @@ fn lost_fields_fall_back_and_say_so() {
     let offers = offered(&cards("nvidia-h100-80gb-sxm", 1), policy, lost);
     assert_eq!(
         (offers.cards[0].layout, offers.cards[0].reason),
-        (Some(LayoutKind::Shared), Reason::FellBack)
+        (Some(LayoutKind::Shared), LayoutReason::FellBack)
     );
     assert!(offers.cards[0].problems[0].to_string().contains("drops shared counters; shared is used"));
     let lost = ServerVersion { shares: Support::Lost, ..lost };

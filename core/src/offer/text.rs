@@ -37,8 +37,8 @@ use serde::Deserialize;
 use toml::Value;
 
 use super::policy::{
-    CardSelector, Glob, Layout, LayoutKind, LayoutPolicy, Rule, ShareTerms, Slot, SplitPiece, SplitPlace,
-    SplitRecipe,
+    CardSelector, Glob, Layout, LayoutKind, LayoutPolicy, LayoutRule, ShareTerms, Slot, SplitPiece,
+    SplitPlace, SplitRecipe,
 };
 use crate::id::{TemplateName, is_dns_label};
 use crate::partition::PlacementName;
@@ -153,12 +153,12 @@ struct RecipeText {
 pub fn parse(text: &str) -> Result<LayoutPolicy, PolicyError> {
     let file: PolicyText =
         toml::from_str(text).map_err(|error| PolicyError::Syntax { message: error.to_string() })?;
-    let named = Named::read(&file)?;
+    let named = RuleNames::read(&file)?;
     let mut rules = Vec::new();
     for (number, rule) in file.rule.into_iter().enumerate() {
         let at = format!("rule[{}]", number + 1);
         let selector = selector(&rule, &at)?;
-        rules.push(Rule { selector, layout: named.layout(rule.into_layout(), &at)? });
+        rules.push(LayoutRule { selector, layout: named.layout(rule.into_layout(), &at)? });
     }
     let default = match file.default {
         None => Layout::default(),
@@ -169,12 +169,12 @@ pub fn parse(text: &str) -> Result<LayoutPolicy, PolicyError> {
 }
 
 /// What rules may refer to by name.
-struct Named {
+struct RuleNames {
     slots: Vec<Slot>,
     recipes: Vec<(String, SplitRecipe)>,
 }
 
-impl Named {
+impl RuleNames {
     fn read(file: &PolicyText) -> Result<Self, PolicyError> {
         let mut named = Self { slots: Vec::new(), recipes: Vec::new() };
         for (number, text) in file.slot.iter().enumerate() {

@@ -32,7 +32,7 @@ const COUNTERS_MAX: usize = 32;
 
 /// One rule that is broken, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Violation {
+pub struct SliceViolation {
     /// Name of the slice.
     pub slice: String,
     /// Field, as in the API: `spec.devices[3].name`.
@@ -73,8 +73,8 @@ pub enum Fault {
 
 /// Everything that is wrong with these slices; empty: Kubernetes takes and uses them.
 #[must_use]
-pub fn violations(slices: &[ResourceSlice]) -> Vec<Violation> {
-    let mut report = Report::default();
+pub fn violations(slices: &[ResourceSlice]) -> Vec<SliceViolation> {
+    let mut report = SliceReport::default();
     let mut names = BTreeSet::new();
     for slice in slices {
         report.slice.clone_from(&slice.name);
@@ -89,14 +89,14 @@ pub fn violations(slices: &[ResourceSlice]) -> Vec<Violation> {
 
 /// What is found, with the slice that is being looked at.
 #[derive(Default)]
-struct Report {
+struct SliceReport {
     slice: String,
-    found: Vec<Violation>,
+    found: Vec<SliceViolation>,
 }
 
-impl Report {
+impl SliceReport {
     fn add(&mut self, path: impl Into<String>, fault: Fault) {
-        self.found.push(Violation { slice: self.slice.clone(), path: path.into(), fault });
+        self.found.push(SliceViolation { slice: self.slice.clone(), path: path.into(), fault });
     }
 
     fn form(&mut self, path: impl Into<String>, text: &str, legal: fn(&str) -> bool, expected: &'static str) {
@@ -123,7 +123,7 @@ impl Report {
 
 // === one slice ===
 
-fn check_slice(slice: &ResourceSlice, report: &mut Report) {
+fn check_slice(slice: &ResourceSlice, report: &mut SliceReport) {
     report.form("metadata.name", &slice.name, names::is_subdomain, names::SUBDOMAIN);
     report.form("spec.driver", &slice.driver, names::is_driver, names::DRIVER);
     report.form("spec.pool.name", &slice.pool.name, names::is_pool, names::POOL);
@@ -173,7 +173,7 @@ fn check_slice(slice: &ResourceSlice, report: &mut Report) {
     }
 }
 
-fn check_node(node: &NodeSelection, path: &str, report: &mut Report) {
+fn check_node(node: &NodeSelection, path: &str, report: &mut SliceReport) {
     match node {
         NodeSelection::Name(name) => {
             report.form(format!("{path}.nodeName"), name, names::is_subdomain, names::SUBDOMAIN);
@@ -185,7 +185,7 @@ fn check_node(node: &NodeSelection, path: &str, report: &mut Report) {
     }
 }
 
-fn check_selector(selector: &NodeSelector, path: &str, report: &mut Report) {
+fn check_selector(selector: &NodeSelector, path: &str, report: &mut SliceReport) {
     if selector.terms.is_empty() {
         report.add(format!("{path}.nodeSelectorTerms"), Fault::Missing("exactly one term"));
     }
@@ -193,7 +193,7 @@ fn check_selector(selector: &NodeSelector, path: &str, report: &mut Report) {
     report.at_most(format!("{path}.nodeSelectorTerms"), selector.terms.len(), 1);
 }
 
-fn check_counter_sets(sets: &[CounterSet], report: &mut Report) {
+fn check_counter_sets(sets: &[CounterSet], report: &mut SliceReport) {
     report.at_most("spec.sharedCounters", sets.len(), COUNTER_SETS_MAX);
     report.unique(
         |index| format!("spec.sharedCounters[{index}].name"),
@@ -206,7 +206,7 @@ fn check_counter_sets(sets: &[CounterSet], report: &mut Report) {
     }
 }
 
-fn check_counters(counters: &BTreeMap<String, Quantity>, path: &str, report: &mut Report) {
+fn check_counters(counters: &BTreeMap<String, Quantity>, path: &str, report: &mut SliceReport) {
     if counters.is_empty() {
         report.add(path, Fault::Missing("at least one counter"));
     }
@@ -218,7 +218,7 @@ fn check_counters(counters: &BTreeMap<String, Quantity>, path: &str, report: &mu
 
 // === pools ===
 
-fn check_pools(slices: &[ResourceSlice], report: &mut Report) {
+fn check_pools(slices: &[ResourceSlice], report: &mut SliceReport) {
     let mut pools: BTreeMap<(&str, &str), Vec<&ResourceSlice>> = BTreeMap::new();
     for slice in slices {
         pools.entry((&slice.driver, &slice.pool.name)).or_default().push(slice);
@@ -231,7 +231,7 @@ fn check_pools(slices: &[ResourceSlice], report: &mut Report) {
 }
 
 /// The slices of one pool that count: those of its highest generation.
-fn check_pool(slices: &[&ResourceSlice], report: &mut Report) {
+fn check_pool(slices: &[&ResourceSlice], report: &mut SliceReport) {
     let mut devices = BTreeSet::new();
     let mut sets: BTreeMap<&str, &CounterSet> = BTreeMap::new();
     for slice in slices {
@@ -272,7 +272,12 @@ fn own_twice(slice: &ResourceSlice, set: &str) -> bool {
     slice.shared_counters.iter().filter(|other| other.name == set).count() > 1
 }
 
-fn check_references(device: &Device, index: usize, sets: &BTreeMap<&str, &CounterSet>, report: &mut Report) {
+fn check_references(
+    device: &Device,
+    index: usize,
+    sets: &BTreeMap<&str, &CounterSet>,
+    report: &mut SliceReport,
+) {
     for (number, consumption) in device.consumes.iter().enumerate() {
         let path = format!("spec.devices[{index}].consumesCounters[{number}]");
         let Some(set) = sets.get(consumption.counter_set.as_str()) else {
@@ -290,7 +295,7 @@ fn check_references(device: &Device, index: usize, sets: &BTreeMap<&str, &Counte
 
 // === messages ===
 
-impl fmt::Display for Violation {
+impl fmt::Display for SliceViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slice `{}`: {}: {}", self.slice, self.path, self.fault)
     }

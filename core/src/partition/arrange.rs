@@ -17,7 +17,7 @@ pub enum Arrangement {
     Undecided,
 }
 
-struct Search<'a> {
+struct ArrangementSearch<'a> {
     wanted: Vec<&'a Template>,
     chosen: Vec<usize>,
     steps: u64,
@@ -35,7 +35,7 @@ impl PartitionTable {
         // Like templates stand together, so that their order among themselves is tried once.
         wanted_templates.sort_by(|(_, a), (_, b)| b.memory.cmp(&a.memory).then_with(|| a.name.cmp(&b.name)));
         let templates = wanted_templates.iter().map(|(_, t)| *t).collect();
-        let mut search = Search { wanted: templates, chosen: Vec::new(), steps: 0 };
+        let mut search = ArrangementSearch { wanted: templates, chosen: Vec::new(), steps: 0 };
         match search.descend(&self.totals) {
             None => Arrangement::Undecided,
             Some(false) => Arrangement::Impossible,
@@ -52,7 +52,7 @@ impl PartitionTable {
     }
 }
 
-impl Search<'_> {
+impl ArrangementSearch<'_> {
     /// Whether the rest fits into the room; `None` at the bound.
     fn descend(&mut self, room: &CounterVector) -> Option<bool> {
         let depth = self.chosen.len();

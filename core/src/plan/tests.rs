@@ -1,5 +1,5 @@
 use super::*;
-use crate::grant::{ComputePolicy, FailMode, Spelled};
+use crate::grant::{ComputePolicy, FailMode, SettingWord};
 use crate::id::TemplateName;
 use crate::partition::{Isolation, PlacementName};
 
@@ -79,7 +79,7 @@ fn a_partition_goes_with_its_last_holder_and_a_strangers_never() {
 fn settings_are_spelled_one_way_and_ordered_by_strength() {
     assert_eq!(ComputePolicy::of_word("burst"), Some(ComputePolicy::Burst));
     assert_eq!(FailMode::of_word("Open"), None);
-    assert_eq!(<Isolation as Spelled>::words(), "hardware, timeslice or cooperative");
+    assert_eq!(<Isolation as SettingWord>::words(), "hardware, timeslice or cooperative");
     let demand = PartitionDemand { isolation_at_least: Isolation::Timeslice };
     assert!(demand.met_by(Isolation::Hardware) && !demand.met_by(Isolation::Cooperative));
 }

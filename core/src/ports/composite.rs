@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{
-    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt,
-    Samples,
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, ExpectedPartition, LivePartition,
+    PartitionAt, Samples,
 };
 use crate::card::{Card, Inventory};
 use crate::health::{Harm, Meaning};
@@ -143,7 +143,7 @@ impl DeviceBackend for Composite {
         self.owner(&at.card)?.backend.create_partition(at)
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+    fn destroy_partition(&self, at: &PartitionAt, handle: &ExpectedPartition) -> Result<(), BackendError> {
         self.owner(&at.card)?.backend.destroy_partition(at, handle)
     }
 
@@ -229,7 +229,7 @@ mod tests {
             broken()
         }
 
-        fn destroy_partition(&self, _: &PartitionAt, _: &Expected) -> Result<(), BackendError> {
+        fn destroy_partition(&self, _: &PartitionAt, _: &ExpectedPartition) -> Result<(), BackendError> {
             broken()
         }
 
@@ -254,7 +254,7 @@ mod tests {
             Err(BackendError::UnknownCard(at.card.clone()))
         }
 
-        fn destroy_partition(&self, at: &PartitionAt, _: &Expected) -> Result<(), BackendError> {
+        fn destroy_partition(&self, at: &PartitionAt, _: &ExpectedPartition) -> Result<(), BackendError> {
             Err(BackendError::UnknownCard(at.card.clone()))
         }
 

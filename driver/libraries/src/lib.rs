@@ -41,7 +41,7 @@ const SIMULATED_DIR: &str = concat!(
 
 /// Where the libraries lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Installed {
+pub struct InstalledLibraries {
     /// The shim.
     pub shim: PathBuf,
     /// Directory with the simulated driver libraries under their sonames.
@@ -53,8 +53,8 @@ pub struct Installed {
 ///
 /// # Errors
 /// The disk refuses.
-pub fn install(dir: &Path) -> io::Result<Installed> {
-    Ok(Installed { shim: install_shim(dir)?, simulated: install_simulated(dir)? })
+pub fn install(dir: &Path) -> io::Result<InstalledLibraries> {
+    Ok(InstalledLibraries { shim: install_shim(dir)?, simulated: install_simulated(dir)? })
 }
 
 /// As [`install`], the shim alone.

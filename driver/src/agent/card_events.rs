@@ -12,11 +12,11 @@ use std::sync::Arc;
 use aliquot_core::card::Card;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::id::CardUuid;
-use aliquot_core::offer::{CardOutcome, Problem};
+use aliquot_core::offer::{CardOutcome, OfferProblem};
 use aliquot_core::partition::Part;
 use tokio::sync::watch;
 
-use super::ports::{AgentEvent, EventObject, EventSink, Publication, Severity};
+use super::ports::{AgentEvent, EventObject, EventSeverity, EventSink, Publication};
 use super::store::NodeView;
 use crate::printable;
 
@@ -33,7 +33,7 @@ enum ConditionKind {
 }
 
 /// Something that is wrong now: the object in words, and why.
-type Condition = (ConditionKind, String, String);
+type CardCondition = (ConditionKind, String, String);
 
 /// Publishes Events of the node until its views end.
 pub(super) async fn run(
@@ -57,18 +57,18 @@ pub(super) async fn run(
     }
 }
 
-fn tell(before: &BTreeSet<Condition>, now: &BTreeSet<Condition>, events: &dyn EventSink) {
+fn tell(before: &BTreeSet<CardCondition>, now: &BTreeSet<CardCondition>, events: &dyn EventSink) {
     let publish = |severity, reason, message: String| {
         let message = printable::line(&message).chars().take(TEXT_MAX).collect();
         events.publish(AgentEvent { about: EventObject::Node, severity, reason, message });
     };
     for (kind, what, why) in now.difference(before) {
-        publish(Severity::Warning, kind.begins(), format!("{what}: {why}; {}", kind.remedy()));
+        publish(EventSeverity::Warning, kind.begins(), format!("{what}: {why}; {}", kind.remedy()));
     }
     for (kind, what, why) in before.difference(now) {
         // Another cause of the same kind has told that it goes on.
         if !now.iter().any(|(other, of, _)| (other, of) == (kind, what)) {
-            publish(Severity::Normal, kind.ends(), format!("{what}: over: {why}"));
+            publish(EventSeverity::Normal, kind.ends(), format!("{what}: over: {why}"));
         }
     }
 }
@@ -78,7 +78,7 @@ fn conditions(
     view: &NodeView,
     publication: &Publication,
     cards: &mut BTreeSet<CardUuid>,
-) -> BTreeSet<Condition> {
+) -> BTreeSet<CardCondition> {
     let mut parts: BTreeMap<&CardUuid, BTreeSet<&Part>> = BTreeMap::new();
     for part in view.offers.parts.values() {
         parts.entry(&part.card).or_default().insert(&part.part);
@@ -99,14 +99,14 @@ fn conditions(
     now
 }
 
-fn unhealthy(card: &Card, part: &Part) -> Option<Condition> {
+fn unhealthy(card: &Card, part: &Part) -> Option<CardCondition> {
     let why = card.why_unwell(part)?.to_string();
     Some((ConditionKind::Unhealthy, format!("card {} ({})", card.uuid, card.product_name), why))
 }
 
-fn layout_waits(outcome: &CardOutcome) -> impl Iterator<Item = Condition> {
-    let waits = |problem: &&Problem| matches!(problem, Problem::LayoutWaits { .. });
-    let condition = |problem: &Problem| {
+fn layout_waits(outcome: &CardOutcome) -> impl Iterator<Item = CardCondition> {
+    let waits = |problem: &&OfferProblem| matches!(problem, OfferProblem::LayoutWaits { .. });
+    let condition = |problem: &OfferProblem| {
         (ConditionKind::LayoutWaits, format!("card {}", outcome.card), problem.to_string())
     };
     outcome.problems.iter().filter(waits).map(condition).collect::<Vec<_>>().into_iter()

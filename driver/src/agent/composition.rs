@@ -22,7 +22,7 @@ use super::service::{ClaimService, ServiceParts};
 use super::state::{self, StateInputs, StateOutputs};
 use super::store::NodeStore;
 use super::takeover::{NodeSource, OpenNode};
-use crate::kubelet::registration::Registered;
+use crate::kubelet::registration::RegistrationOutcome;
 use crate::kubelet::server::{KubeletServer, Services};
 use crate::kubelet::sockets::{SocketError, SocketPaths, secure_directory};
 use crate::node::OpenError;
@@ -102,7 +102,7 @@ pub async fn run(
     let (stopping, stopped) = watch::channel(false);
     let (draining, drains) = watch::channel(false);
     let (changed, changes) = watch::channel(0);
-    let (registered, registration) = watch::channel(Registered::Waiting);
+    let (registered, registration) = watch::channel(RegistrationOutcome::Waiting);
     let (health, health_list) = watch::channel(Arc::new(Vec::new()));
     let (view, views) = watch::channel(None);
     let (uses, observed) = watch::channel(Arc::default());
@@ -149,11 +149,11 @@ pub async fn run(
     let services = Services { handler, health: health_list, registered };
     let server = KubeletServer::start(paths, services)?;
     tracing::info!("serving the kubelet");
-    let mut agent = Serving { server, state };
+    let mut agent = RunningAgent { server, state };
     let ended = agent.serve(node, stop).await;
     tracing::info!("stopping");
     draining.send_replace(true);
-    let Serving { server, state } = agent;
+    let RunningAgent { server, state } = agent;
     let stopped = match &ended {
         Ok(()) => server.stop().await,
         // One of the servers is gone, or calls wait for a node that never comes.
@@ -168,7 +168,7 @@ pub async fn run(
 }
 
 /// The agent while it serves.
-struct Serving {
+struct RunningAgent {
     server: KubeletServer,
     state: StateTask,
 }
@@ -205,9 +205,9 @@ impl StateStart {
     }
 }
 
-// === impl Serving ===
+// === impl RunningAgent ===
 
-impl Serving {
+impl RunningAgent {
     /// Serves until the stop; takes the node over when it comes.
     async fn serve(
         &mut self,

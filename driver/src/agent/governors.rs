@@ -22,7 +22,7 @@ use crate::health::{HealthBook, era};
 use crate::region;
 use crate::run::cards::Cards;
 use crate::run::governor::{Governor, Scope, offices};
-use crate::run::watch::{self, Followed};
+use crate::run::watch::{self, EventSource};
 
 /// What governs the node's cards. Its calls block for a few milliseconds.
 pub trait CardsInUse: Send + 'static {
@@ -42,7 +42,7 @@ pub struct Governors {
 }
 
 /// A card of which shares are limited.
-struct Limited<'g> {
+struct LimitedCard<'g> {
     visible: CardUuid,
     /// One of its shares.
     grant: &'g Grant,
@@ -65,7 +65,7 @@ impl Governors {
         Self { state, grants, cards, driver, running: BTreeMap::new(), followed: BTreeSet::new() }
     }
 
-    fn limited<'v>(&self, claims: &'v [HeldClaim]) -> BTreeMap<CardUuid, Limited<'v>> {
+    fn limited<'v>(&self, claims: &'v [HeldClaim]) -> BTreeMap<CardUuid, LimitedCard<'v>> {
         let mut cards = BTreeMap::new();
         for grant in claims.iter().flat_map(|claim| &claim.grants) {
             let place = grant_file::place(&self.grants, &grant.claim, &grant.share);
@@ -74,14 +74,14 @@ impl Governors {
             let Ok(visible) = CardUuid::new(limits.card.as_str()) else { continue };
             let dir = place.dir.clone();
             let shares = BTreeSet::new();
-            let card = cards.entry(visible.clone()).or_insert(Limited { visible, grant, place, shares });
+            let card = cards.entry(visible.clone()).or_insert(LimitedCard { visible, grant, place, shares });
             card.shares.insert(dir);
         }
         cards
     }
 
-    fn start(&mut self, limited: &Limited<'_>, cards: &Inventory) {
-        let Limited { visible, grant, place, shares } = limited;
+    fn start(&mut self, limited: &LimitedCard<'_>, cards: &Inventory) {
+        let LimitedCard { visible, grant, place, shares } = limited;
         let meter = match self.cards.reach(grant, visible, cards) {
             Ok(reach) => reach.meter,
             Err(error) => {
@@ -108,7 +108,7 @@ impl Governors {
         }
         let started = self.cards.follow(grant, visible).and_then(|events| {
             let (book, era) = (HealthBook::of(&self.state), era(self.driver.clone()));
-            let followed = Followed { card: grant.card.clone(), events, book, era };
+            let followed = EventSource { card: grant.card.clone(), events, book, era };
             watch::start(followed).map_err(|error| error.to_string())
         });
         if let Err(error) = started {

@@ -14,7 +14,7 @@ use super::metrics::Metrics;
 use super::observe::ShareUse;
 use super::ports::Publication;
 use super::store::{NodeStore, NodeView};
-use crate::kubelet::registration::Registered;
+use crate::kubelet::registration::RegistrationOutcome;
 
 /// What the answers are made of.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct Probes {
     /// What the publisher observed.
     pub publication: watch::Receiver<Publication>,
     /// Whether the kubelet accepted the plugin.
-    pub registration: watch::Receiver<Registered>,
+    pub registration: watch::Receiver<RegistrationOutcome>,
     /// The node, once it is this agent's.
     pub node: watch::Receiver<Option<Arc<dyn NodeStore>>>,
     /// The node at the last look.
@@ -74,9 +74,11 @@ async fn readyz(State(probes): State<Probes>) -> Response {
         (false, false) => Err("the node was not read yet".to_owned()),
     };
     let kubelet = match &*probes.registration.borrow() {
-        Registered::Accepted => Ok("ok"),
-        Registered::Waiting => Err("the kubelet has not registered the plugin".to_owned()),
-        Registered::Refused(why) => Err(format!("the kubelet refused the plugin: {}", why.escape_debug())),
+        RegistrationOutcome::Accepted => Ok("ok"),
+        RegistrationOutcome::Waiting => Err("the kubelet has not registered the plugin".to_owned()),
+        RegistrationOutcome::Refused(why) => {
+            Err(format!("the kubelet refused the plugin: {}", why.escape_debug()))
+        }
     };
     let publication = probes.publication.borrow().clone();
     let published = match (publication.in_sync, publication.error) {

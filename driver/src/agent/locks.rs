@@ -13,7 +13,7 @@ pub(super) struct ClaimLocks(Mutex<HashMap<ClaimUid, Arc<TurnMutex<()>>>>);
 
 /// A claim's turn, given up when dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct ClaimTurn {
     locks: Arc<ClaimLocks>,
     uid: ClaimUid,
     guard: Option<OwnedMutexGuard<()>>,
@@ -23,14 +23,14 @@ pub(super) struct Turn {
 
 impl ClaimLocks {
     /// Waits for the claim's turn.
-    pub(super) async fn turn(self: &Arc<Self>, uid: &ClaimUid) -> Turn {
+    pub(super) async fn turn(self: &Arc<Self>, uid: &ClaimUid) -> ClaimTurn {
         let lock = Arc::clone(self.0.lock().entry(uid.clone()).or_default());
         let guard = lock.lock_owned().await;
-        Turn { locks: Arc::clone(self), uid: uid.clone(), guard: Some(guard) }
+        ClaimTurn { locks: Arc::clone(self), uid: uid.clone(), guard: Some(guard) }
     }
 }
 
-impl Drop for Turn {
+impl Drop for ClaimTurn {
     fn drop(&mut self) {
         let mut locks = self.locks.0.lock();
         self.guard = None;

@@ -21,7 +21,7 @@ pub struct ShareUse {
     /// Share.
     pub share: ShareName,
     /// Whether its limits hold.
-    pub enforcement: Enforcement,
+    pub enforcement: EnforcementState,
     /// Memory that its processes have reserved.
     pub used: Bytes,
     /// Reservations refused so far.
@@ -34,7 +34,7 @@ pub struct ShareUse {
 
 /// Whether the limits of a share hold. Use of the card beside the shim is not looked for here; `aliquot top` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Enforcement {
+pub enum EnforcementState {
     /// A process of the claim reserves through the shim, or did.
     Observed,
     /// No process has used the device.
@@ -45,9 +45,9 @@ pub enum Enforcement {
     Broken(String),
 }
 
-// === impl Enforcement ===
+// === impl EnforcementState ===
 
-impl Enforcement {
+impl EnforcementState {
     /// Status, reason and message of the condition `Enforced`.
     #[must_use]
     pub fn condition(&self) -> (Truth, &'static str, String) {
@@ -83,21 +83,21 @@ pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
             throttled: false,
         };
         if !place.limits().exists() {
-            return nothing(Enforcement::Hardware);
+            return nothing(EnforcementState::Hardware);
         }
         let (limits, seen) = match (region::read(&place.limits()), UsageCopy::of(&place.usage())) {
             (Ok(limits), Ok(seen)) => (limits, seen),
-            (Err(error), _) => return nothing(Enforcement::Broken(format!("limits: {error}"))),
-            (_, Err(error)) => return nothing(Enforcement::Broken(format!("usage: {error}"))),
+            (Err(error), _) => return nothing(EnforcementState::Broken(format!("limits: {error}"))),
+            (_, Err(error)) => return nothing(EnforcementState::Broken(format!("usage: {error}"))),
         };
         let unlimited = limits.memory == MemoryLimit::Unlimited && limits.policy == ComputePolicy::Unlimited;
         let alive = seen.processes.iter().any(|process| process.life != Life::Dead);
         let enforcement = if unlimited {
-            Enforcement::Hardware
+            EnforcementState::Hardware
         } else if alive || seen.high_water.0 > 0 || seen.reaped > 0 {
-            Enforcement::Observed
+            EnforcementState::Observed
         } else {
-            Enforcement::Unused
+            EnforcementState::Unused
         };
         let (used, denied, device_nanos) = (seen.total, seen.denied, seen.device_nanos);
         let throttled = alive && throttled(&place.usage());

@@ -130,7 +130,7 @@ pub struct AgentEvent {
     /// The object that it is about.
     pub about: EventObject,
     /// Whether a person should act.
-    pub severity: Severity,
+    pub severity: EventSeverity,
     /// CamelCase reason, one of a fixed set.
     pub reason: &'static str,
     /// One line for people; untrusted text in it is escaped.
@@ -148,7 +148,7 @@ pub enum EventObject {
 
 /// Whether a person should act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Severity {
+pub enum EventSeverity {
     /// For information.
     Normal,
     /// A person should act.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::ports::DesiredSlices;
 use crate::clock;
-use crate::kubelet::registration::Registered;
+use crate::kubelet::registration::RegistrationOutcome;
 
 /// Longest wait for a kubelet that does not answer; it looks for new sockets every second. Health of devices that were
 /// published earlier must reach the cluster even then.
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(15);
 /// Passes on what is wanted, once the gate is open; ends with the sender of `wanted`.
 pub(super) async fn run(
     mut wanted: watch::Receiver<Option<DesiredSlices>>,
-    registration: watch::Receiver<Registered>,
+    registration: watch::Receiver<RegistrationOutcome>,
     desired: watch::Sender<Option<DesiredSlices>>,
 ) {
     tokio::select! {
@@ -39,11 +39,11 @@ pub(super) async fn run(
     }
 }
 
-async fn opened(mut registration: watch::Receiver<Registered>) {
+async fn opened(mut registration: watch::Receiver<RegistrationOutcome>) {
     let deadline: Instant = (clock::now() + LONGEST).into();
     loop {
         let answer = registration.borrow_and_update().clone();
-        if answer == Registered::Accepted {
+        if answer == RegistrationOutcome::Accepted {
             return;
         }
         tokio::select! {
@@ -52,7 +52,7 @@ async fn opened(mut registration: watch::Receiver<Registered>) {
                 std::future::pending::<()>().await;
             },
             // After a refusal another answer opens the gate; time does not.
-            () = sleep_until(deadline), if answer == Registered::Waiting => {
+            () = sleep_until(deadline), if answer == RegistrationOutcome::Waiting => {
                 tracing::warn!(
                     "the kubelet has not registered the plugin for {} s; slices are published without it",
                     LONGEST.as_secs()

@@ -15,9 +15,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::metrics::{Metrics, Operation};
-use super::observe::{Enforcement, ShareUse};
+use super::observe::{EnforcementState, ShareUse};
 use super::ports::{
-    AgentError, AgentEvent, ClaimReference, Condition, DeviceStatus, EventObject, EventSink, Severity,
+    AgentError, AgentEvent, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity, EventSink,
     StatusWriter, Truth,
 };
 use super::service::{ClaimOutcome, OutcomeSink};
@@ -47,14 +47,14 @@ pub struct ReportSink {
     metrics: Arc<Metrics>,
 }
 
-struct Task {
+struct ReportTask {
     status: Arc<dyn StatusWriter>,
     events: Arc<dyn EventSink>,
     views: watch::Receiver<Option<Arc<NodeView>>>,
     uses: watch::Receiver<Arc<Vec<ShareUse>>>,
     metrics: Arc<Metrics>,
     /// What was written of enforcement, by claim and share, and since when it is so.
-    written: BTreeMap<(ClaimUid, ShareName), (Enforcement, SystemTime)>,
+    written: BTreeMap<(ClaimUid, ShareName), (EnforcementState, SystemTime)>,
 }
 
 // === impl Reporter ===
@@ -71,7 +71,7 @@ impl Reporter {
     ) -> Self {
         let (queue, outcomes) = mpsc::channel(QUEUE);
         let written = BTreeMap::new();
-        let task = Task { status, events, views, uses, metrics: Arc::clone(&metrics), written };
+        let task = ReportTask { status, events, views, uses, metrics: Arc::clone(&metrics), written };
         Self { queue, metrics, task: tokio::spawn(task.run(outcomes)) }
     }
 
@@ -105,9 +105,9 @@ impl OutcomeSink for ReportSink {
     }
 }
 
-// === impl Task ===
+// === impl ReportTask ===
 
-impl Task {
+impl ReportTask {
     async fn run(mut self, mut outcomes: mpsc::Receiver<ClaimOutcome>) {
         loop {
             let outcome = tokio::select! {
@@ -153,7 +153,7 @@ impl Task {
         for grant in &held.grants {
             let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
             let enforcement =
-                uses.iter().find(of_grant).map_or(Enforcement::Unused, |one| one.enforcement.clone());
+                uses.iter().find(of_grant).map_or(EnforcementState::Unused, |one| one.enforcement.clone());
             let entry = self.written.entry((grant.claim.clone(), grant.share.clone()));
             let written = entry.or_insert_with(|| (enforcement.clone(), now));
             if written.0 != enforcement {
@@ -168,7 +168,7 @@ impl Task {
         let about = EventObject::Claim(claim.clone());
         self.events.publish(AgentEvent {
             about,
-            severity: Severity::Warning,
+            severity: EventSeverity::Warning,
             reason,
             message: error.message,
         });
@@ -218,7 +218,7 @@ fn prepare_reason(error: &AgentError) -> &'static str {
 }
 
 /// The status of one device.
-fn device_status(grant: &Grant, (enforcement, since): &(Enforcement, SystemTime)) -> DeviceStatus {
+fn device_status(grant: &Grant, (enforcement, since): &(EnforcementState, SystemTime)) -> DeviceStatus {
     let share = (grant.sharing == Sharing::Shareable).then(|| grant.share.to_string());
     let part = grant.part.to_string();
     let ready = Condition {

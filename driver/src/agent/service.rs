@@ -43,7 +43,7 @@ const NAME_BYTES_MAX: usize = 253;
 const CALLS_MAX: usize = 64;
 
 /// The handler of the kubelet's calls.
-pub struct ClaimService(Arc<Shared>);
+pub struct ClaimService(Arc<ServiceState>);
 
 /// What happened to a claim.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ pub struct ServiceParts {
     pub outcomes: Arc<dyn OutcomeSink>,
 }
 
-struct Shared {
+struct ServiceState {
     parts: ServiceParts,
     locks: Arc<ClaimLocks>,
     /// Wakes those that wait for an overlap to end.
@@ -95,14 +95,14 @@ impl ClaimService {
     #[must_use]
     pub fn new(parts: ServiceParts) -> Self {
         let (locks, released) = (Arc::default(), Notify::new());
-        Self(Arc::new(Shared { parts, locks, released, calls: Semaphore::new(CALLS_MAX) }))
+        Self(Arc::new(ServiceState { parts, locks, released, calls: Semaphore::new(CALLS_MAX) }))
     }
 
     /// Runs one task for each claim; equal UIDs share one.
     async fn each<T, F>(
         &self,
         claims: Vec<WireClaim>,
-        run: impl Fn(Arc<Shared>, ClaimReference) -> F,
+        run: impl Fn(Arc<ServiceState>, ClaimReference) -> F,
     ) -> ByClaim<T>
     where
         T: Send + 'static,
@@ -188,9 +188,9 @@ fn broken(message: String) -> AgentError {
     AgentError { message, disposition: Disposition::Broken }
 }
 
-// === impl Shared ===
+// === impl ServiceState ===
 
-impl Shared {
+impl ServiceState {
     async fn prepare(self: Arc<Self>, reference: ClaimReference) -> Result<Vec<WireDevice>, AgentError> {
         let (began, _counted) = (clock::now(), self.parts.metrics.begins(Operation::Prepare));
         let _turn = self.locks.turn(&reference.uid).await;

@@ -23,8 +23,8 @@ use aliquot_core::health::Meaning;
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    AccessMount, BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition,
-    MountContent, PartitionAt, Samples,
+    AccessMount, BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, ExpectedPartition,
+    LivePartition, MountContent, PartitionAt, Samples,
 };
 use aliquot_core::units::Bytes;
 use aliquot_sim_device::{CONTENTS, DEVICES_ENV, DIR_ENV};
@@ -131,7 +131,7 @@ impl DeviceBackend for ContainerCards {
         self.inner.create_partition(at)
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+    fn destroy_partition(&self, at: &PartitionAt, handle: &ExpectedPartition) -> Result<(), BackendError> {
         self.inner.destroy_partition(at, handle)?;
         if let Err(error) = self.forget_partitions() {
             tracing::warn!("cards of destroyed partitions cannot be removed: {error}");

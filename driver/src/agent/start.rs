@@ -21,18 +21,18 @@ use super::ports::Publication;
 use super::simulated::ContainerCards;
 use super::store::told;
 use super::takeover::{NodeSource, OpenNode};
-use crate::hardware::vendors::Place as DriverPlace;
+use crate::hardware::vendors::HostRoots as DriverPlace;
 use crate::hardware::{
     Hardware, HardwareError, node_spec, open_machine_for_containers, read_catalogue, read_policy,
 };
 use crate::health::HealthBook;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
 use crate::kubelet::sockets::{SocketError, secure_directory};
-use crate::node::{Access, Dirs, Node, OpenError, Parts};
+use crate::node::{Access, Dirs, Node, NodeParts, OpenError};
 use crate::run::cards::Cards;
-use crate::run::machine::Machine;
+use crate::run::machine::LocalMachine;
 use crate::run::record::sweep;
-use crate::run::simulated::Simulated;
+use crate::run::simulated::SimulatedCards;
 use crate::state_dir::wait::LockHolder;
 use crate::state_dir::{self, StateDirError};
 
@@ -122,9 +122,9 @@ pub fn run(settings: AgentSettings) -> Result<(), StartError> {
 }
 
 /// The node's way from the thread that opens it.
-type Opening = oneshot::Receiver<Result<OpenNode, OpenError>>;
+type NodeReceiver = oneshot::Receiver<Result<OpenNode, OpenError>>;
 
-async fn serve(settings: AgentSettings, mut opening: Opening) -> Result<(), StartError> {
+async fn serve(settings: AgentSettings, mut opening: NodeReceiver) -> Result<(), StartError> {
     let stop = terminated().map_err(StartError::Runtime)?;
     let connection = Connection::open(&settings.cluster).await?;
     tracing::info!(server = connection.server(), node = %settings.node_name, "connected to the cluster");
@@ -170,7 +170,7 @@ fn terminated() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 /// Opens the hardware; opens the node on a thread of its own, which may wait for an earlier agent.
-fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
+fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
     for dir in [&settings.state, &settings.cdi] {
         secure_directory(dir)?;
     }
@@ -178,7 +178,7 @@ fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
     state_dir::check(state)?;
     let catalogue = read_catalogue(settings.hardware.catalogue.as_deref())?;
     let policy = read_policy(settings.hardware.policy.as_deref())?;
-    let Opened { hardware, catalogue, cards } = match &settings.hardware.node {
+    let AgentHardware { hardware, catalogue, cards } = match &settings.hardware.node {
         Some(node) => simulated(node, catalogue, state)?,
         None => machine(&catalogue, &settings.hardware.driver)?,
     };
@@ -187,7 +187,7 @@ fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
     let parts = hardware.into_parts(Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
     let on_wait =
         |holder: &LockHolder| tracing::info!("waiting for {holder}, which holds the state directory");
-    let parts = Parts { on_wait, ..parts };
+    let parts = NodeParts { on_wait, ..parts };
     let dirs = Dirs { state: state.to_owned(), cdi: Some(settings.cdi.clone()) };
     let access = Access::Own(settings.state_wait);
     let (opens, opening) = oneshot::channel();
@@ -203,7 +203,7 @@ fn open(settings: &AgentSettings) -> Result<Opening, StartError> {
 
 /// Opens the node and recovers what an earlier process left.
 fn open_node(
-    parts: Parts,
+    parts: NodeParts,
     dirs: &Dirs,
     access: Access,
     cards: Arc<dyn Cards + Send + Sync>,
@@ -236,13 +236,13 @@ fn open_node(
 }
 
 /// Hardware, opened.
-struct Opened {
+struct AgentHardware {
     hardware: Hardware,
     catalogue: Catalogue,
     cards: Arc<dyn Cards + Send + Sync>,
 }
 
-fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<Opened, StartError> {
+fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<AgentHardware, StartError> {
     let machine = open_machine_for_containers(catalogue, driver)?;
     for other in machine.others() {
         tracing::info!("{other}");
@@ -252,14 +252,18 @@ fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<Opened, StartE
     }
     let measuring = |card: &CardUuid| tracing::info!(card = %card, "measuring the size of a context");
     let hardware = Hardware::machine(&machine, measuring)?;
-    Ok(Opened { hardware, catalogue: machine.catalogue().clone(), cards: Arc::new(Machine::of(&machine)) })
+    Ok(AgentHardware {
+        hardware,
+        catalogue: machine.catalogue().clone(),
+        cards: Arc::new(LocalMachine::of(&machine)),
+    })
 }
 
-fn simulated(node: &str, catalogue: Catalogue, state: &Path) -> Result<Opened, StartError> {
+fn simulated(node: &str, catalogue: Catalogue, state: &Path) -> Result<AgentHardware, StartError> {
     let hardware = Hardware::simulated(&node_spec(node, &catalogue)?, &catalogue, state)?;
     let install = |source| StartError::Install { path: state.to_owned(), source };
     let backend = ContainerCards::new(hardware.backend, state).map_err(install)?;
-    let cards = Simulated { state: state.to_owned(), libraries: state.join("lib") };
+    let cards = SimulatedCards { state: state.to_owned(), libraries: state.join("lib") };
     let hardware = Hardware { backend: Box::new(backend), ..hardware };
-    Ok(Opened { hardware, catalogue, cards: Arc::new(cards) })
+    Ok(AgentHardware { hardware, catalogue, cards: Arc::new(cards) })
 }

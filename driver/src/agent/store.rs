@@ -15,8 +15,8 @@ use super::ports::AgentError;
 use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
 use crate::node::{NodeService, NodeSnapshot};
-use crate::prepare::{PrepareError, PreparedClaim, Released};
-use crate::run::record::{Swept, sweep};
+use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
+use crate::run::record::{SweepOutcome, sweep};
 
 /// A claim of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub trait NodeStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`PrepareError`]; the journal says what is left to undo.
-    fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError>;
+    fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError>;
 
     /// Gives back the parts of local runs that have ended beside the agent: which, or why not.
     fn end_runs(&self) -> Vec<String>;
@@ -86,7 +86,7 @@ impl NodeStore for NodeService {
         Self::monitor(self, claim, &admin)
     }
 
-    fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         self.end_monitoring(uid)?;
         Self::release(self, uid)
     }
@@ -119,7 +119,7 @@ impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
         self.as_ref().monitor(claim)
     }
 
-    fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         self.as_ref().release(uid)
     }
 
@@ -133,15 +133,15 @@ impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
 }
 
 /// What the log says of a local run's record; `None`: the run goes on.
-pub(super) fn told(swept: &Swept) -> Option<String> {
+pub(super) fn told(swept: &SweepOutcome) -> Option<String> {
     match swept {
-        Swept::Released(uid) => Some(format!("local run {uid} has ended; its part is given back")),
-        Swept::Running(_) => None,
-        Swept::Stuck(uid, error) => Some(format!(
+        SweepOutcome::Released(uid) => Some(format!("local run {uid} has ended; its part is given back")),
+        SweepOutcome::Running(_) => None,
+        SweepOutcome::Stuck(uid, error) => Some(format!(
             "local run {uid} has ended, and its part cannot be given back now: {}",
             chain(&**error)
         )),
-        Swept::Odd(path, error) => Some(format!(
+        SweepOutcome::Odd(path, error) => Some(format!(
             "{} is no record of a local run, or cannot be used: {error}; remove it",
             path.display()
         )),
@@ -153,7 +153,7 @@ pub(super) fn told(swept: &Swept) -> Option<String> {
 /// Whether a refusal ends when another claim is given back.
 pub(super) fn may_clear(error: &PrepareError) -> bool {
     match error {
-        PrepareError::Refused(refusal) => matches!(**refusal, plan::Refusal::Held { .. }),
+        PrepareError::Refused(refusal) => matches!(**refusal, plan::PlanRefusal::Held { .. }),
         PrepareError::Hardware { source, .. } => matches!(
             **source,
             BackendError::AlreadyThere { .. } | BackendError::NoRoom { .. } | BackendError::Busy { .. }

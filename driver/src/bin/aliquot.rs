@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
-use aliquot_driver::cli::{Colour, Progress, Screen, Terminal, is_tenant, run};
+use aliquot_driver::cli::{Colour, Progress, RedrawMode, Terminal, is_tenant, run};
 use aliquot_driver::config::{colours, leave_grants, screen};
 
 // UNSAFETY: changing the environment requires that no other thread reads it; only `main` can ensure that.
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         input: &mut input,
         colour,
         progress: if io::stderr().is_terminal() { Progress::On } else { Progress::Off },
-        screen: if io::stdout().is_terminal() { screen() } else { Screen::None },
+        screen: if io::stdout().is_terminal() { screen() } else { RedrawMode::None },
     };
     let code = run(args, &mut terminal);
     match out.flush() {

@@ -3,11 +3,11 @@
 use aliquot_core::id::ClaimUid;
 use aliquot_core::ports::PartitionAt;
 
-use super::{ClaimRecord, Journal, Making, Phase};
+use super::{ClaimRecord, Journal, PartitionProgress, Phase};
 
 /// What one change does to one claim or partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum JournalEntry {
     /// A claim, new or in place of its earlier record.
     Claim(ClaimRecord),
     /// A claim that is there is in another phase.
@@ -15,18 +15,18 @@ pub enum Entry {
     /// A claim that is there holds nothing any more.
     Released(ClaimUid),
     /// A partition, new or in place of its earlier record.
-    Partition(PartitionAt, Making),
+    Partition(PartitionAt, PartitionProgress),
     /// A partition that is there is no longer ours.
     Destroyed(PartitionAt),
 }
 
 /// Entries that count together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change(Vec<Entry>);
+pub struct Change(Vec<JournalEntry>);
 
-// === impl Entry ===
+// === impl JournalEntry ===
 
-impl Entry {
+impl JournalEntry {
     /// Whether the journal says this already.
     fn is_said(&self, journal: &Journal) -> bool {
         match self {
@@ -54,18 +54,18 @@ impl Entry {
 impl Change {
     /// A change of these entries, in this order.
     #[must_use]
-    pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
+    pub fn of(entries: impl IntoIterator<Item = JournalEntry>) -> Self {
         Self(entries.into_iter().collect())
     }
 
     /// Adds an entry behind the others.
-    pub fn push(&mut self, entry: Entry) {
+    pub fn push(&mut self, entry: JournalEntry) {
         self.0.push(entry);
     }
 
     /// Its entries.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[JournalEntry] {
         &self.0
     }
 
@@ -90,21 +90,21 @@ impl Journal {
     pub fn apply(&mut self, change: Change) {
         for entry in change.0 {
             match entry {
-                Entry::Claim(record) => drop(self.claims.insert(record.plan.claim.clone(), record)),
-                Entry::Phase(uid, phase) => {
+                JournalEntry::Claim(record) => drop(self.claims.insert(record.plan.claim.clone(), record)),
+                JournalEntry::Phase(uid, phase) => {
                     if let Some(record) = self.claims.get_mut(&uid) {
                         record.phase = phase;
                     }
                 }
-                Entry::Released(uid) => {
+                JournalEntry::Released(uid) => {
                     self.claims.remove(&uid);
                     // Unknown fields must not come back with a later record of the same name.
-                    self.carried.fields.remove(&Entry::claim_key(&uid));
+                    self.carried.fields.remove(&JournalEntry::claim_key(&uid));
                 }
-                Entry::Partition(at, making) => drop(self.partitions.insert(at, making)),
-                Entry::Destroyed(at) => {
+                JournalEntry::Partition(at, making) => drop(self.partitions.insert(at, making)),
+                JournalEntry::Destroyed(at) => {
                     self.partitions.remove(&at);
-                    self.carried.fields.remove(&Entry::partition_key(&at));
+                    self.carried.fields.remove(&JournalEntry::partition_key(&at));
                 }
             }
         }

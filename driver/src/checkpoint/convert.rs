@@ -1,14 +1,16 @@
 //! Between the records on disk and the values that the program works with.
 
 use aliquot_core::dra::DeviceId;
-use aliquot_core::grant::{Grant, ShareSettings, Spelled};
+use aliquot_core::grant::{Grant, SettingWord, ShareSettings};
 use aliquot_core::id::{CardUuid, ClaimUid, NameError, ShareName, TemplateName};
 use aliquot_core::partition::{Part, PlacementName};
 use aliquot_core::plan::{Plan, PlanProblem, Step, check};
 use aliquot_core::ports::{PartitionAt, PartitionHandle};
 use aliquot_core::units::{Bytes, Cores};
 
-use super::{Carried, Change, ClaimKind, ClaimRecord, Entry, Journal, Making, Phase, v1};
+use super::{
+    Change, ClaimKind, ClaimRecord, Journal, JournalEntry, NewerFields, PartitionProgress, Phase, v1,
+};
 
 /// Why a record that is whole is not one of ours.
 #[derive(Debug, thiserror::Error)]
@@ -42,28 +44,28 @@ pub enum ConvertError {
 /// The records of a snapshot, partitions first.
 pub(super) fn to_records(journal: &Journal) -> Vec<v1::Record> {
     let partitions =
-        journal.partitions.iter().map(|(at, making)| Entry::Partition(at.clone(), making.clone()));
-    let claims = journal.claims.values().map(|record| Entry::Claim(record.clone()));
+        journal.partitions.iter().map(|(at, making)| JournalEntry::Partition(at.clone(), making.clone()));
+    let claims = journal.claims.values().map(|record| JournalEntry::Claim(record.clone()));
     partitions.chain(claims).map(|entry| to_record(&entry, &journal.carried)).collect()
 }
 
 /// The record of one entry, with what a newer version wrote of the same claim or partition.
-pub(super) fn to_record(entry: &Entry, carried: &Carried) -> v1::Record {
+pub(super) fn to_record(entry: &JournalEntry, carried: &NewerFields) -> v1::Record {
     let later = |key: &str| carried.fields.get(key).cloned().unwrap_or_default();
     match entry {
-        Entry::Claim(record) => {
-            let later = later(&Entry::claim_key(&record.plan.claim));
+        JournalEntry::Claim(record) => {
+            let later = later(&JournalEntry::claim_key(&record.plan.claim));
             v1::Record::Claim(v1::Claim { later, ..claim(record) })
         }
-        Entry::Phase(uid, phase) => {
+        JournalEntry::Phase(uid, phase) => {
             v1::Record::Phase(v1::PhaseChange { uid: uid.to_string(), phase: phase_word(*phase) })
         }
-        Entry::Released(uid) => v1::Record::Released(v1::Released { uid: uid.to_string() }),
-        Entry::Partition(at, making) => {
-            let later = later(&Entry::partition_key(at));
+        JournalEntry::Released(uid) => v1::Record::Released(v1::Released { uid: uid.to_string() }),
+        JournalEntry::Partition(at, making) => {
+            let later = later(&JournalEntry::partition_key(at));
             v1::Record::Partition(v1::Partition { later, ..partition(at, making) })
         }
-        Entry::Destroyed(at) => v1::Record::Destroyed(v1::Place {
+        JournalEntry::Destroyed(at) => v1::Record::Destroyed(v1::Place {
             card: at.card.to_string(),
             template: at.template.to_string(),
             placement: at.placement.to_string(),
@@ -78,35 +80,36 @@ pub(super) fn add_record(record: v1::Record, journal: &mut Journal) -> Result<()
         v1::Record::Claim(mut text) => {
             let later = std::mem::take(&mut text.later);
             let record = claim_of(text)?;
-            carry(journal, Entry::claim_key(&record.plan.claim), later);
-            Entry::Claim(record)
+            carry(journal, JournalEntry::claim_key(&record.plan.claim), later);
+            JournalEntry::Claim(record)
         }
         v1::Record::Partition(mut text) => {
             let later = std::mem::take(&mut text.later);
             let at = place(&text.card, &text.template, &text.placement)?;
             let making = match text.handle {
-                None => Making::Planned,
-                Some(handle) => {
-                    Making::Made(PartitionHandle { id: handle.id, uuid: CardUuid::new(handle.uuid)? })
-                }
+                None => PartitionProgress::Planned,
+                Some(handle) => PartitionProgress::Made(PartitionHandle {
+                    id: handle.id,
+                    uuid: CardUuid::new(handle.uuid)?,
+                }),
             };
-            carry(journal, Entry::partition_key(&at), later);
-            Entry::Partition(at, making)
+            carry(journal, JournalEntry::partition_key(&at), later);
+            JournalEntry::Partition(at, making)
         }
         v1::Record::Phase(text) => {
             let uid = ClaimUid::new(text.uid)?;
-            there(journal.claims.contains_key(&uid), Entry::claim_key(&uid))?;
-            Entry::Phase(uid, phase_of(text.phase))
+            there(journal.claims.contains_key(&uid), JournalEntry::claim_key(&uid))?;
+            JournalEntry::Phase(uid, phase_of(text.phase))
         }
         v1::Record::Released(text) => {
             let uid = ClaimUid::new(text.uid)?;
-            there(journal.claims.contains_key(&uid), Entry::claim_key(&uid))?;
-            Entry::Released(uid)
+            there(journal.claims.contains_key(&uid), JournalEntry::claim_key(&uid))?;
+            JournalEntry::Released(uid)
         }
         v1::Record::Destroyed(text) => {
             let at = place(&text.card, &text.template, &text.placement)?;
-            there(journal.partitions.contains_key(&at), Entry::partition_key(&at))?;
-            Entry::Destroyed(at)
+            there(journal.partitions.contains_key(&at), JournalEntry::partition_key(&at))?;
+            JournalEntry::Destroyed(at)
         }
     };
     journal.apply(Change::of([entry]));
@@ -121,10 +124,10 @@ fn carry(journal: &mut Journal, key: String, later: serde_json::Map<String, serd
     }
 }
 
-fn partition(at: &PartitionAt, making: &Making) -> v1::Partition {
+fn partition(at: &PartitionAt, making: &PartitionProgress) -> v1::Partition {
     let handle = match making {
-        Making::Planned => None,
-        Making::Made(handle) => Some(v1::Handle { id: handle.id, uuid: handle.uuid.to_string() }),
+        PartitionProgress::Planned => None,
+        PartitionProgress::Made(handle) => Some(v1::Handle { id: handle.id, uuid: handle.uuid.to_string() }),
     };
     v1::Partition {
         card: at.card.to_string(),
@@ -266,7 +269,7 @@ fn place(card: &str, template: &str, placement: &str) -> Result<PartitionAt, Con
     })
 }
 
-fn word<T: Spelled>(field: &'static str, found: &str) -> Result<T, ConvertError> {
+fn word<T: SettingWord>(field: &'static str, found: &str) -> Result<T, ConvertError> {
     T::of_word(found).ok_or_else(|| ConvertError::Word {
         field,
         found: found.to_owned(),

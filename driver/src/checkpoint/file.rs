@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::{Decoded, JournalError, decode};
+use super::{DecodedJournal, JournalError, decode};
 use crate::disk::Disk;
 use crate::state_dir;
 
@@ -45,7 +45,7 @@ impl JournalFile {
     ///
     /// # Errors
     /// [`JournalError`]; the file stays as it is.
-    pub fn load(&self) -> Result<Option<Decoded>, JournalError> {
+    pub fn load(&self) -> Result<Option<DecodedJournal>, JournalError> {
         let mut earlier = None;
         for _ in 1..READS_MAX {
             let Some(bytes) = self.bytes()? else { return Ok(None) };
@@ -65,7 +65,7 @@ impl JournalFile {
     ///
     /// # Errors
     /// [`JournalError`]; the file stays as it is.
-    pub(crate) fn read(&self) -> Result<Option<Decoded>, JournalError> {
+    pub(crate) fn read(&self) -> Result<Option<DecodedJournal>, JournalError> {
         let Some(bytes) = self.bytes()? else { return Ok(None) };
         decode(&self.path, &bytes).map(Some)
     }

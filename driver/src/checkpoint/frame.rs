@@ -24,7 +24,7 @@ use std::path::Path;
 
 use super::convert::{add_record, to_record, to_records};
 use super::file::CLAIMS_MAX;
-use super::{Carried, Change, Journal, JournalError, v1};
+use super::{Change, Journal, JournalError, NewerFields, v1};
 
 /// Version that this code writes.
 pub const VERSION: u32 = 1;
@@ -55,7 +55,7 @@ pub(super) struct Seal {
 
 /// A journal, read.
 #[derive(Clone, Debug)]
-pub struct Decoded {
+pub struct DecodedJournal {
     /// Everything that counts.
     pub journal: Journal,
     /// End of the last whole line, and the chain there.
@@ -77,9 +77,9 @@ struct Wrong {
     expected: String,
 }
 
-// === impl Decoded ===
+// === impl DecodedJournal ===
 
-impl Decoded {
+impl DecodedJournal {
     /// Where a line was cut short that was never acknowledged.
     #[must_use]
     pub fn torn_at(&self) -> Option<usize> {
@@ -111,7 +111,7 @@ pub fn encode(path: &Path, journal: &Journal) -> Result<String, JournalError> {
 pub(super) fn encode_change(
     path: &Path,
     change: &Change,
-    carried: &Carried,
+    carried: &NewerFields,
     chain: u32,
 ) -> Result<(String, u32), JournalError> {
     let records: Vec<v1::Record> = change.entries().iter().map(|entry| to_record(entry, carried)).collect();
@@ -136,7 +136,7 @@ fn line_of(path: &Path, records: &[v1::Record], chain: u32) -> Result<(String, u
 ///
 /// # Errors
 /// They are not a journal that this version may read.
-pub fn decode(path: &Path, bytes: &[u8]) -> Result<Decoded, JournalError> {
+pub fn decode(path: &Path, bytes: &[u8]) -> Result<DecodedJournal, JournalError> {
     let damaged = |wrong: Wrong| JournalError::Damaged {
         path: path.to_owned(),
         offset: wrong.offset,
@@ -182,7 +182,7 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<Decoded, JournalError> {
         let found = format!("unknown field {} in {key}", names.join(", "));
         return Err(damaged(Wrong { offset: 0, found, expected: "fields of version 1 alone".to_owned() }));
     }
-    Ok(Decoded { journal, whole, sealed, seal_at, header_crc, length: bytes.len() })
+    Ok(DecodedJournal { journal, whole, sealed, seal_at, header_crc, length: bytes.len() })
 }
 
 /// The line at this place, and the place behind it.

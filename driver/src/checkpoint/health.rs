@@ -18,7 +18,9 @@ use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use aliquot_core::health::{CARDS_MAX, Cause, Era, NOTES_OF_A_CARD_MAX, Noted, Notes, Subject, UnixSeconds};
+use aliquot_core::health::{
+    CARDS_MAX, Cause, Era, NOTES_OF_A_CARD_MAX, NoteOutcome, Notes, Subject, UnixSeconds,
+};
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::partition::{Part, PlacementName};
 
@@ -140,7 +142,7 @@ impl CardHealth {
         let mut notes = Notes::default();
         for text in lines {
             let (of, cause, at) = line(text).ok_or("found a line that says nothing of a card")?;
-            if notes.note(of, cause, at) == Noted::Known {
+            if notes.note(of, cause, at) == NoteOutcome::Known {
                 return Err("found more of a card than is kept, or the same twice".to_owned());
             }
         }

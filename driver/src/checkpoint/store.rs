@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use super::frame::{self, Seal};
-use super::{Change, Decoded, Journal, JournalError, JournalFile};
+use super::{Change, DecodedJournal, Journal, JournalError, JournalFile};
 use crate::checkpoint::CLAIMS_MAX;
 use crate::disk::Mode;
 use crate::state_dir;
@@ -57,7 +57,7 @@ impl JournalStore {
     ///
     /// # Errors
     /// [`JournalError::Disk`]; the file is as it was.
-    pub fn resume(file: JournalFile, found: Option<Decoded>) -> Result<Self, JournalError> {
+    pub fn resume(file: JournalFile, found: Option<DecodedJournal>) -> Result<Self, JournalError> {
         let mut store = Self::to_look(file, Journal::default());
         let Some(found) = found else {
             // From now on an absent journal is a loss, and not the first day.
@@ -129,7 +129,7 @@ impl JournalStore {
     }
 
     fn check_room(&self, change: &Change) -> Result<(), JournalError> {
-        let new = |entry: &&super::Entry| matches!(entry, super::Entry::Claim(record) if !self.journal.claims.contains_key(&record.plan.claim));
+        let new = |entry: &&super::JournalEntry| matches!(entry, super::JournalEntry::Claim(record) if !self.journal.claims.contains_key(&record.plan.claim));
         let found = self.journal.claims.len() + change.entries().iter().filter(new).count();
         if found > CLAIMS_MAX && change.entries().iter().any(|entry| new(&entry)) {
             let (path, what, most) = (self.file.path.clone(), "the number of claims,", CLAIMS_MAX);

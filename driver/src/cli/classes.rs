@@ -12,11 +12,11 @@ use serde_json::json;
 
 use crate::manifest::{ClaimTemplate, Object, yaml_document};
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal};
-use super::part::{Part, parts};
+use super::part::{RequestedPart, parts};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,7 +42,7 @@ pub(super) struct Args {
     output: Format,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     if !args.part.is_empty() {
         return asked(args, terminal);
     }
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             }
         }
     }
-    Ok(fleet.answer(Answer::Yes))
+    Ok(fleet.answer(CommandAnswer::Yes))
 }
 
 /// The problem of a part that begins with a minus, which the command-line parser read as an option.
@@ -87,10 +87,10 @@ fn texts(words: &[String]) -> Vec<String> {
 }
 
 /// Class and claim template of each requested part.
-fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let fleet = Fleet::load(&args.nodes, terminal)?;
-    let mut answer = Answer::Yes;
-    let mut found: Vec<(String, Part)> = Vec::new();
+    let mut answer = CommandAnswer::Yes;
+    let mut found: Vec<(String, RequestedPart)> = Vec::new();
     for text in texts(&args.part) {
         match parts(&text, &fleet)? {
             Ok(parts) => {
@@ -101,7 +101,7 @@ fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
             }
             Err(error) => {
                 terminal.note(error)?;
-                answer = Answer::No;
+                answer = CommandAnswer::No;
             }
         }
     }
@@ -130,7 +130,7 @@ fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
 }
 
 /// Which classes answer a part, where a user has to choose one.
-fn several_classes(text: &str, parts: &[Part]) -> Option<String> {
+fn several_classes(text: &str, parts: &[RequestedPart]) -> Option<String> {
     let classes: BTreeSet<&str> = parts.iter().map(|part| part.class.name.as_str()).collect();
     let named = classes.iter().copied().collect::<Vec<_>>().join(", ");
     (classes.len() > 1).then(|| {
@@ -144,7 +144,7 @@ fn several_classes(text: &str, parts: &[Part]) -> Option<String> {
 
 /// Numbers templates that have one name and ask for different things: applied as they were, the last would win.
 /// The same template twice is one.
-fn name_apart(found: &mut Vec<(String, Part)>) {
+fn name_apart(found: &mut Vec<(String, RequestedPart)>) {
     let mut known: Vec<ClaimTemplate> = Vec::new();
     found.retain_mut(|(_, part)| {
         if known.contains(&part.template) {
@@ -184,7 +184,7 @@ fn table(classes: &[DeviceClass], terminal: &mut Terminal<'_>) -> Result<(), Fai
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Colour, Progress, Screen, Terminal, run};
+    use super::super::{Colour, Progress, RedrawMode, Terminal, run};
 
     fn aliquot(words: &[&str]) -> (u8, String, String) {
         let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());
@@ -194,7 +194,7 @@ mod tests {
             input: &mut input,
             colour: Colour::Off,
             progress: Progress::Off,
-            screen: Screen::None,
+            screen: RedrawMode::None,
         };
         let code = run(words.iter().map(Into::into), &mut terminal);
         (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())

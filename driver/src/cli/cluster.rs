@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use aliquot_core::allocate::{Candidates, Change, Explanation, NodeIndex, Reach, Refusal, Release, World};
+use aliquot_core::allocate::{
+    Candidates, Change, Explanation, NodeIndex, PlacementRefusal, Reach, Release, World,
+};
 use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
 use aliquot_core::offer::{Offers, classes};
 
 use crate::manifest::Manifests;
 
 use super::failure::Failure;
-use super::node_choice::{self, Excluded, KeptOff, NodeChoice};
+use super::node_choice::{self, ExcludedNode, KeptOff, NodeChoice};
 use super::nodes::Fleet;
 use super::output::Terminal;
 use super::workload::{Unit, Workload, workload};
@@ -34,11 +36,11 @@ pub(super) struct Cluster {
 pub(super) struct Placement {
     /// By place in [`Workload::units`].
     pub(super) unit: usize,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: UnitOutcome,
 }
 
 /// The result of placing a unit.
-pub(super) enum Outcome {
+pub(super) enum UnitOutcome {
     /// All its claims were already allocated in the manifests.
     Held,
     /// They are allocated now, on this node.
@@ -114,29 +116,29 @@ impl Cluster {
             .collect()
     }
 
-    fn place(&mut self, number: usize, nodes: &mut NodeChoice) -> Outcome {
-        let Some(unit) = self.workload.units.get(number) else { return Outcome::Held };
+    fn place(&mut self, number: usize, nodes: &mut NodeChoice) -> UnitOutcome {
+        let Some(unit) = self.workload.units.get(number) else { return UnitOutcome::Held };
         if let Some(missing) = unit.missing.first() {
-            return Outcome::Refused(missing.clone());
+            return UnitOutcome::Refused(missing.clone());
         }
         let claims_open = |c: &usize| self.workload.claims.get(*c).is_some_and(|c| c.allocation.is_none());
         let open: Vec<usize> = unit.claims.iter().copied().filter(claims_open).collect();
         if open.is_empty() {
-            return Outcome::Held;
+            return UnitOutcome::Held;
         }
         let (claims, allowed) = self.open(unit, nodes);
         let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
         match self.world.place(&claims, candidates) {
             Err(refusal) => {
                 let words = self.in_words(&refusal);
-                let of_nodes = refusal == Refusal::NoNodes || refusal.reach() == Reach::ThisNode;
+                let of_nodes = refusal == PlacementRefusal::NoNodes || refusal.reach() == Reach::ThisNode;
                 let kept = if of_nodes { self.kept_off(number) } else { Vec::new() };
-                Outcome::Refused(node_choice::with_kept_off(words, &kept))
+                UnitOutcome::Refused(node_choice::with_kept_off(words, &kept))
             }
             Ok((node, allocations)) => {
                 let name = self.world.nodes().get(node.0 as usize).map(|n| n.name.clone());
                 self.commit(&open, allocations);
-                Outcome::Placed(name.unwrap_or_default())
+                UnitOutcome::Placed(name.unwrap_or_default())
             }
         }
     }
@@ -152,8 +154,8 @@ impl Cluster {
     }
 
     /// A refusal, and for a class that does not exist those that could be meant.
-    fn in_words(&self, refusal: &Refusal) -> String {
-        let Refusal::MissingClass { class, .. } = refusal else { return refusal.to_string() };
+    fn in_words(&self, refusal: &PlacementRefusal) -> String {
+        let PlacementRefusal::MissingClass { class, .. } = refusal else { return refusal.to_string() };
         let stem = class.split_once('-').map_or(class.as_str(), |(stem, _)| stem);
         let alike: Vec<&str> = self
             .classes
@@ -185,7 +187,7 @@ impl Cluster {
     }
 
     /// The nodes that a unit may not use for other reasons than taints.
-    pub(super) fn excluded(&self, number: usize) -> Vec<Excluded> {
+    pub(super) fn excluded(&self, number: usize) -> Vec<ExcludedNode> {
         let Some(unit) = self.workload.units.get(number) else { return Vec::new() };
         let fixed: Vec<&AllocationResult> =
             self.claims_of(number).filter_map(|c| c.allocation.as_ref()).collect();

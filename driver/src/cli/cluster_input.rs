@@ -8,7 +8,7 @@ use crate::manifest::{Manifests, Reader};
 use super::failure::Failure;
 use super::input;
 use super::output::Terminal;
-use super::progress::Line;
+use super::progress::StatusLine;
 
 /// Manifests and cluster to read.
 #[derive(Clone, Debug, clap::Args)]
@@ -53,7 +53,7 @@ fn read_cluster(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Failure::Node(format!("cluster: no runtime can be started: {error}; free some memory"))
     })?;
-    let mut line = Line::new(&mut *terminal.err, terminal.progress);
+    let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
     runtime.block_on(async {
         let connection = Connection::open(access).await.map_err(|error| match error {
             ConnectError::NoKubeconfig { .. } | ConnectError::NoContext { .. } => {

@@ -25,16 +25,16 @@ use serde_json::{Value, json};
 
 use crate::clock::now;
 use crate::node::{Access, Node};
-use crate::run::supervise::{Beside, Ended, Signals};
+use crate::run::supervise::{CommandExit, Signals, SupervisorTask};
 
-use super::cluster::{Cluster, Outcome};
+use super::cluster::{Cluster, UnitOutcome};
 use super::devices;
 use super::examples;
-use super::explain::Explained;
-use super::failure::{Answer, Failure};
+use super::explain::UnitExplanation;
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
-use super::output::{Format, Screen, Side, Terminal, Tone};
+use super::output::{Format, RedrawMode, Side, Terminal, Tone};
 use super::plan::takes;
 use super::prepare::cdi_file_name;
 use crate::error_text::chain;
@@ -84,20 +84,20 @@ pub(super) struct Args {
 
 /// What the demo found, and where it differs from what must come out.
 #[derive(Default)]
-struct Record {
+struct DemoRecord {
     scenes: Vec<Value>,
     differences: Vec<String>,
 }
 
 /// Nothing goes on beside the demo that plays.
-struct Nothing;
+struct NoSideTask;
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     if args.cluster {
         return on_cluster::run(if args.down { Move::Down } else { Move::Up });
     }
     let Some(state) = &args.state else { return in_a_directory_of_its_own(terminal) };
-    let mut record = Record::default();
+    let mut record = DemoRecord::default();
     if args.output == Format::Table {
         play(state, &mut record, terminal)?;
         verdict(&record, terminal)?;
@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             input: &mut *terminal.input,
             colour: terminal.colour,
             progress: terminal.progress,
-            screen: Screen::None,
+            screen: RedrawMode::None,
         };
         play(state, &mut record, &mut silent)?;
         let verdict = if record.differences.is_empty() { "as expected" } else { "different" };
@@ -117,11 +117,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             json!({ "scenes": record.scenes, "differences": record.differences, "verdict": verdict });
         terminal.value(args.output, &answer)?;
     }
-    Ok(if record.differences.is_empty() { Answer::Yes } else { Answer::No })
+    Ok(if record.differences.is_empty() { CommandAnswer::Yes } else { CommandAnswer::No })
 }
 
 /// Plays in a process of its own, so that the directory goes however that ends: by itself, or by a signal.
-fn in_a_directory_of_its_own(terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+fn in_a_directory_of_its_own(terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let advice = "Name a directory with --state";
     let dir = std::env::temp_dir().join(format!("aliquot-demo-{}", std::process::id()));
     fs::create_dir(&dir).map_err(|source| Failure::path("make", &dir, source, advice))?;
@@ -135,14 +135,14 @@ fn in_a_directory_of_its_own(terminal: &mut Terminal<'_>) -> Result<Answer, Fail
         terminal.last_note(Failure::path("remove", &dir, source, "Remove it by hand"));
     }
     let ended = played.map_err(|source| Failure::path("play in", &dir, source, advice))?;
-    Ok(Answer::Code(ended.exit_code()))
+    Ok(CommandAnswer::Code(ended.exit_code()))
 }
 
-fn played_in(state: &Path) -> io::Result<Ended> {
+fn played_in(state: &Path) -> io::Result<CommandExit> {
     let mut player = Command::new(std::env::current_exe()?);
     player.args(std::env::args_os().skip(1)).arg("--state").arg(state);
     let signals = Signals::block()?;
-    signals.start(player, None)?.wait(&signals, &mut Nothing)
+    signals.start(player, None)?.wait(&signals, &mut NoSideTask)
 }
 
 /// Whether a run of the demo's tenants has not been cleaned up.
@@ -150,7 +150,7 @@ fn anybody_runs(state: &Path) -> bool {
     fs::read_dir(state.join(processes::STATE).join("runs")).is_ok_and(|mut runs| runs.next().is_some())
 }
 
-fn play(state: &Path, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn play(state: &Path, record: &mut DemoRecord, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     let before = held(state, record, terminal)?;
     if before > 0 {
         let message = format!("{}: holds {before} claims; name an empty directory", state.display());
@@ -175,7 +175,7 @@ fn mixed(state: &Path, access: Access, terminal: &mut Terminal<'_>) -> Result<(N
     Fleet::open_one(&args, access, terminal)
 }
 
-fn held(state: &Path, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<usize, Failure> {
+fn held(state: &Path, record: &mut DemoRecord, terminal: &mut Terminal<'_>) -> Result<usize, Failure> {
     let (node, fleet) = mixed(state, Access::Change, terminal)?;
     heading("A simulated node", None, terminal)?;
     devices::table_of(&fleet, terminal)?;
@@ -187,7 +187,7 @@ fn play_scene(
     number: usize,
     scene: &Scene,
     state: &Path,
-    record: &mut Record,
+    record: &mut DemoRecord,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
     heading(&format!("{number}. {}", scene.title), Some(scene.example.name), terminal)?;
@@ -199,7 +199,7 @@ fn play_scene(
     let mut claims: Vec<ResourceClaim> = Vec::new();
     for placement in &placements {
         match &placement.outcome {
-            Outcome::Refused(why) => {
+            UnitOutcome::Refused(why) => {
                 record.differs(scene.title, &format!("{}: {why}", cluster.label(placement.unit)));
             }
             _ => claims.extend(cluster.claims_of(placement.unit).cloned()),
@@ -247,7 +247,7 @@ fn claim_rows<'n>(
 fn show_cdi(
     file: &Path,
     state: &Path,
-    record: &mut Record,
+    record: &mut DemoRecord,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
     let text = fs::read_to_string(file);
@@ -286,7 +286,7 @@ fn text_of(value: &Value) -> &str {
 }
 
 /// Two NPUs: the same manifest on four nodes, each as close as the node allows.
-fn closeness(record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn closeness(record: &mut DemoRecord, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     let title = "Two NPUs: same card, else HCCS, else PCIe";
     heading(&format!("{}. {title}", SCENES.len() + 1), Some(examples::TWO_NPUS.name), terminal)?;
     let columns =
@@ -321,15 +321,19 @@ fn closeness(record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Fai
     Ok(())
 }
 
-fn cannot_fit(fleet: &mut Fleet, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn cannot_fit(
+    fleet: &mut Fleet,
+    record: &mut DemoRecord,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
     let title = "A claim that cannot fit, and why";
     heading(&format!("{}. {title}", SCENES.len() + 2), Some(examples::TOO_LARGE.name), terminal)?;
     let mut cluster = Cluster::new(read(&[examples::TOO_LARGE])?, fleet)?;
     for placement in cluster.place_all(|_, _| {}) {
         let label = cluster.label(placement.unit);
         match placement.outcome {
-            Outcome::Refused(why) => {
-                let explained = Explained::of(&mut cluster, placement.unit, label, why);
+            UnitOutcome::Refused(why) => {
+                let explained = UnitExplanation::of(&mut cluster, placement.unit, label, why);
                 explained.text(terminal)?;
                 let helps = explained.explanation.as_ref().is_some_and(|e| e.remedy.is_some());
                 if !helps {
@@ -343,7 +347,7 @@ fn cannot_fit(fleet: &mut Fleet, record: &mut Record, terminal: &mut Terminal<'_
     Ok(())
 }
 
-fn release_all(state: &Path, record: &mut Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn release_all(state: &Path, record: &mut DemoRecord, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     heading(&format!("{}. Release of everything", SCENES.len() + 3), None, terminal)?;
     let (mut node, _) = mixed(state, Access::Change, terminal)?;
     let claims: Vec<_> = node.claims().map(|r| r.plan.claim.clone()).collect();
@@ -380,7 +384,7 @@ fn count_files(dir: &Path) -> Result<usize, Failure> {
 }
 
 /// Hardware, journal, files and ledger must agree after every step.
-fn check_books(node: &Node, record: &mut Record) {
+fn check_books(node: &Node, record: &mut DemoRecord) {
     if let Err(differs) = node.invariants() {
         record.differs("books", &differs.to_string());
     }
@@ -394,7 +398,7 @@ fn heading(title: &str, file: Option<&str>, terminal: &mut Terminal<'_>) -> Resu
     Ok(())
 }
 
-fn verdict(record: &Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn verdict(record: &DemoRecord, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     terminal.line("")?;
     for difference in &record.differences {
         terminal.line(format_args!("different: {difference}"))?;
@@ -408,17 +412,17 @@ fn verdict(record: &Record, terminal: &mut Terminal<'_>) -> Result<(), Failure> 
     Ok(())
 }
 
-// === impl Record ===
+// === impl DemoRecord ===
 
-impl Record {
+impl DemoRecord {
     fn differs(&mut self, scene: &str, what: &str) {
         self.differences.push(format!("{scene}: {what}"));
     }
 }
 
-// === impl Nothing ===
+// === impl NoSideTask ===
 
-impl Beside for Nothing {
+impl SupervisorTask for NoSideTask {
     fn pause(&mut self) {}
     fn go_on(&mut self) {}
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::config::state_home;
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::nodes::{Fleet, FleetNode, NodeArgs, catalogue};
 use super::output::{Format, Side, Terminal, Tone};
@@ -42,7 +42,7 @@ pub(super) struct Args {
     output: Format,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let fleet = if args.nodes.nodes.is_empty() {
         own_cards(args, terminal)?
     } else {
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             terminal.value(form, &json!({ "nodes": nodes }))?;
         }
     }
-    Ok(fleet.answer(Answer::Yes))
+    Ok(fleet.answer(CommandAnswer::Yes))
 }
 
 /// This machine's own cards, and what local runs hold on them.
@@ -103,7 +103,7 @@ pub(super) fn table_of(fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result<(),
 }
 
 /// Everything about one card that is shown.
-struct Row<'a> {
+struct DeviceRow<'a> {
     card: &'a Card,
     outcome: Option<&'a CardOutcome>,
     report: Option<CardReport>,
@@ -111,7 +111,7 @@ struct Row<'a> {
     largest: Option<&'a Part>,
 }
 
-fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<Row<'a>> {
+fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<DeviceRow<'a>> {
     let new_ledger;
     let ledger = match &node.ledger {
         Some(ledger) => ledger,
@@ -120,7 +120,7 @@ fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<Row<'a>> {
             &new_ledger
         }
     };
-    let row = |card: &'a Card| Row {
+    let row = |card: &'a Card| DeviceRow {
         card,
         outcome: node.offers.outcome(&card.uuid),
         report: ledger.report(&card.uuid),
@@ -173,7 +173,7 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
         ("LARGEST HOLE", Side::Left),
     ];
     let rows = rows(node, fleet);
-    terminal.table(&columns, rows.iter().map(Row::cells).collect())?;
+    terminal.table(&columns, rows.iter().map(DeviceRow::cells).collect())?;
     terminal.line("")?;
     let in_use: Vec<Vec<String>> = rows.iter().flat_map(|row| row.in_use(node)).collect();
     if !in_use.is_empty() {
@@ -187,7 +187,7 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
         terminal.table(&columns, in_use)?;
         terminal.line("")?;
     }
-    for (outcome, cards) in grouped(&rows, Row::why) {
+    for (outcome, cards) in grouped(&rows, DeviceRow::why) {
         terminal.paragraph(&format!("{}: {outcome}", cards_text(&cards)))?;
     }
     for row in &rows {
@@ -201,14 +201,14 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
             terminal.paragraph(&format!("card {}: {part} is unhealthy: {why}", row.card.index))?;
         }
     }
-    for (room, cards) in grouped(&rows, Row::room) {
+    for (room, cards) in grouped(&rows, DeviceRow::room) {
         terminal.paragraph(&format!("{}: room for {room}", cards_text(&cards)))?;
     }
     Ok(())
 }
 
 /// Equal texts with the cards they are about; cards without a text are left out.
-fn grouped<'a>(rows: &[Row<'a>], text: impl Fn(&Row<'a>) -> String) -> Vec<(String, Vec<u32>)> {
+fn grouped<'a>(rows: &[DeviceRow<'a>], text: impl Fn(&DeviceRow<'a>) -> String) -> Vec<(String, Vec<u32>)> {
     let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
     for row in rows {
         let text = text(row);
@@ -239,9 +239,9 @@ fn cards_text(cards: &[u32]) -> String {
     format!("{plural} {}", text.join(", "))
 }
 
-// === impl Row ===
+// === impl DeviceRow ===
 
-impl Row<'_> {
+impl DeviceRow<'_> {
     fn cells(&self) -> Vec<String> {
         let layout = self.outcome.and_then(|o| o.layout).map_or("not offered", |l| l.as_str());
         let devices = self.outcome.map_or(0, |o| o.devices);

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use aliquot_core::catalogue::Catalogue;
 use serde_json::{Value, json};
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::output::{Format, Terminal, Tone};
-use crate::doctor::{CardsAt, ClusterSight, Finding, MachineAnswer, Site, Verdict, examine, judge_cluster};
+use crate::doctor::{
+    CardsAt, CheckVerdict, ClusterSight, Finding, MachineAnswer, NodePaths, examine, judge_cluster,
+};
 use crate::error_text::chain;
 use crate::hardware::{Hardware, MachineCards, node_spec};
 use crate::kube::{ClusterAccess, Connection, survey};
@@ -74,7 +76,7 @@ pub(super) struct Args {
     output: Format,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let site = site(args)?;
     let mut findings = examine(&site);
     if let Some(node) = &args.node_name {
@@ -84,11 +86,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         findings.extend(judge_cluster(&why, "", &site.cards));
     }
     show(&findings, args.output, terminal)?;
-    let failed = findings.iter().any(|finding| finding.verdict == Verdict::Failed);
-    Ok(if failed { Answer::No } else { Answer::Yes })
+    let failed = findings.iter().any(|finding| finding.verdict == CheckVerdict::Failed);
+    Ok(if failed { CommandAnswer::No } else { CommandAnswer::Yes })
 }
 
-fn site(args: &Args) -> Result<Site, Failure> {
+fn site(args: &Args) -> Result<NodePaths, Failure> {
     let metrics = match args.metrics_address.as_str() {
         "none" => None,
         text => Some(text.parse::<SocketAddr>().map_err(|error| {
@@ -104,7 +106,7 @@ fn site(args: &Args) -> Result<Site, Failure> {
     absolute("--kubelet-root", &args.kubelet_root)?;
     absolute("--cdi-dir", &args.cdi_dir)?;
     absolute("--state", &args.state)?;
-    Ok(Site {
+    Ok(NodePaths {
         root: args.host_root.clone(),
         kubelet: args.kubelet_root.clone(),
         state: args.state.clone(),
@@ -166,9 +168,9 @@ fn show(findings: &[Finding], output: Format, terminal: &mut Terminal<'_>) -> Re
     for finding in findings {
         let word = format!("{:<11}", finding.verdict.word());
         let word = match finding.verdict {
-            Verdict::Ok => terminal.toned(Tone::Good, &word),
-            Verdict::Failed | Verdict::Warning => terminal.toned(Tone::Bad, &word),
-            Verdict::NotChecked => word,
+            CheckVerdict::Ok => terminal.toned(Tone::Good, &word),
+            CheckVerdict::Failed | CheckVerdict::Warning => terminal.toned(Tone::Bad, &word),
+            CheckVerdict::NotChecked => word,
         };
         let remedy = if finding.remedy.is_empty() { String::new() } else { format!("; {}", finding.remedy) };
         // One line a check, whatever a file or a server said.

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_core::allocate::{Change, Explanation, Group, NodeExplanation, Reach, RequestExplanation};
+use aliquot_core::allocate::{Change, Explanation, NodeExplanation, Reach, ReasonGroup, RequestExplanation};
 use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Outcome};
+use super::cluster::{Cluster, UnitOutcome};
 use super::cluster_input::{self, InputArgs};
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
-use super::node_choice::Excluded;
+use super::node_choice::ExcludedNode;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
-use super::progress::Line;
+use super::progress::StatusLine;
 
 /// Nodes whose reasons are shown one by one.
 const NODES_SHOWN: usize = 5;
@@ -54,25 +54,25 @@ pub(super) struct Args {
 }
 
 /// One explained Pod or claim.
-pub(super) struct Explained {
+pub(super) struct UnitExplanation {
     pub(super) label: String,
     pub(super) why: String,
     pub(super) explanation: Option<Explanation>,
     /// Nodes that were not tried, for other reasons than taints.
-    excluded: Vec<Excluded>,
+    excluded: Vec<ExcludedNode>,
     /// The toleration that would let it use a tainted node, if only another node would help.
     pub(super) toleration: Option<String>,
     /// A single change that would place it, in words.
     remedy: Option<String>,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let manifests = cluster_input::read(&args.input, terminal)?;
     let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests), terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let placements = {
-        let mut line = Line::new(&mut *terminal.err, terminal.progress);
+        let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
     let mut found: BTreeSet<&String> = BTreeSet::new();
@@ -89,9 +89,9 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         }
         found.extend(asked);
         match placement.outcome {
-            Outcome::Refused(why) => refused.push((placement.unit, label, why)),
-            Outcome::Placed(node) => fits.push((label, format!("fits, on node {node}"))),
-            Outcome::Held => fits.push((label, "has its allocation already".to_owned())),
+            UnitOutcome::Refused(why) => refused.push((placement.unit, label, why)),
+            UnitOutcome::Placed(node) => fits.push((label, format!("fits, on node {node}"))),
+            UnitOutcome::Held => fits.push((label, "has its allocation already".to_owned())),
         }
     }
     if let Some(name) = args.names.iter().find(|n| !found.contains(n)) {
@@ -101,19 +101,19 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     }
     let all = refused.len();
     let most = if args.limit == 0 { all } else { args.limit };
-    let explained: Vec<Explained> = refused
+    let explained: Vec<UnitExplanation> = refused
         .into_iter()
         .take(most)
-        .map(|(unit, label, why)| Explained::of(&mut cluster, unit, label, why))
+        .map(|(unit, label, why)| UnitExplanation::of(&mut cluster, unit, label, why))
         .collect();
     match args.output {
         Format::Table => text(&fits, &explained, all, args, terminal)?,
         form => {
-            let items: Vec<Value> = explained.iter().map(Explained::json).collect();
+            let items: Vec<Value> = explained.iter().map(UnitExplanation::json).collect();
             terminal.value(form, &json!({ "explanations": items, "withoutPlace": all }))?;
         }
     }
-    Ok(fleet.answer(if all == 0 { Answer::Yes } else { Answer::No }))
+    Ok(fleet.answer(if all == 0 { CommandAnswer::Yes } else { CommandAnswer::No }))
 }
 
 fn is_named(label: &str, name: &str) -> bool {
@@ -123,7 +123,7 @@ fn is_named(label: &str, name: &str) -> bool {
 
 fn text(
     fits: &[(String, String)],
-    explained: &[Explained],
+    explained: &[UnitExplanation],
     all: usize,
     args: &Args,
     terminal: &mut Terminal<'_>,
@@ -143,9 +143,9 @@ fn text(
     Ok(())
 }
 
-// === impl Explained ===
+// === impl UnitExplanation ===
 
-impl Explained {
+impl UnitExplanation {
     pub(super) fn of(cluster: &mut Cluster, unit: usize, label: String, why: String) -> Self {
         let explanation = cluster.explain(unit);
         // Another node that would do may be one that taints keep it off.
@@ -180,7 +180,7 @@ impl Explained {
             let more = explanation.nodes.len() - NODES_SHOWN;
             terminal.line(format_args!("  … and {more} nodes more (-o json names them)"))?;
         }
-        for Excluded { node, why } in self.excluded.iter().take(NODES_SHOWN) {
+        for ExcludedNode { node, why } in self.excluded.iter().take(NODES_SHOWN) {
             terminal.line(format_args!("  Node {node}: not tried: {why}"))?;
         }
         if self.excluded.len() > NODES_SHOWN {
@@ -202,7 +202,7 @@ impl Explained {
         let explanation = self.explanation.as_ref();
         let nodes: Vec<Value> = explanation.iter().flat_map(|e| &e.nodes).map(node_json).collect();
         let not_tried =
-            self.excluded.iter().map(|Excluded { node, why }| json!({ "node": node, "why": why }));
+            self.excluded.iter().map(|ExcludedNode { node, why }| json!({ "node": node, "why": why }));
         json!({
             "for": self.label,
             "why": self.why,
@@ -235,8 +235,10 @@ fn node_text(node: &NodeExplanation, terminal: &mut Terminal<'_>) -> Result<(), 
             request.claim,
             wanted(request)
         ))?;
-        let (selectors, others): (Vec<_>, Vec<_>) =
-            request.groups().into_iter().partition(|(group, _)| matches!(group, Group::Selector { .. }));
+        let (selectors, others): (Vec<_>, Vec<_>) = request
+            .groups()
+            .into_iter()
+            .partition(|(group, _)| matches!(group, ReasonGroup::Selector { .. }));
         for (group, count) in others {
             let examples: Vec<_> = request.rejected.iter().filter(|r| r.reason.group() == group).collect();
             terminal.line(format_args!("      {count} {group}"))?;
@@ -256,7 +258,7 @@ fn node_text(node: &NodeExplanation, terminal: &mut Terminal<'_>) -> Result<(), 
 }
 
 /// What selectors leave out, as one sum.
-fn selectors_text(groups: &[(Group, usize)], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn selectors_text(groups: &[(ReasonGroup, usize)], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     match groups {
         [] => {}
         [(group, count)] => terminal.line(format_args!("      {count} {group}"))?,

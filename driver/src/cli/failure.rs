@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use aliquot_core::disposition::Disposition;
 
 use crate::hardware::HardwareError;
-use crate::manifest::Problem;
+use crate::manifest::ManifestProblem;
 use crate::state_dir::StateDirError;
 
 /// How a command that ran to its end answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CommandAnswer {
     /// Everything fits, or was done: exit code 0.
     Yes,
     /// Something does not fit, or differs from what was expected: exit code 1.
@@ -35,8 +35,8 @@ pub enum Failure {
         message: String,
     },
     /// Manifests have errors: exit code 2.
-    #[error("{}", Listed(.0))]
-    Manifests(Vec<Problem>),
+    #[error("{}", ProblemList(.0))]
+    Manifests(Vec<ManifestProblem>),
     /// A file or directory cannot be used: exit code 3.
     #[error("cannot {verb} {path}: {source}. {advice}", path = .path.display())]
     Path {
@@ -60,9 +60,9 @@ pub enum Failure {
     Output(#[from] io::Error),
 }
 
-struct Listed<'a>(&'a [Problem]);
+struct ProblemList<'a>(&'a [ManifestProblem]);
 
-impl std::fmt::Display for Listed<'_> {
+impl std::fmt::Display for ProblemList<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, problem) in self.0.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
@@ -72,9 +72,9 @@ impl std::fmt::Display for Listed<'_> {
     }
 }
 
-// === impl Answer ===
+// === impl CommandAnswer ===
 
-impl Answer {
+impl CommandAnswer {
     /// The answer of a command that did several things, each of which may have failed for one of these reasons.
     #[must_use]
     pub fn of(failures: impl IntoIterator<Item = Disposition>) -> Self {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use aliquot_core::card::Health;
 use aliquot_core::catalogue::Catalogue;
-use aliquot_core::health::{Cause, Found, Notes};
+use aliquot_core::health::{Cause, Notes, Rediscovery};
 use aliquot_core::id::CardUuid;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::config::state_home;
 use crate::health::{HealthBook, era};
 
 use super::devices::part_text;
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::output::{Format, Side, Terminal};
 use crate::error_text::chain;
@@ -69,7 +69,7 @@ struct PartFaults {
     why: String,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let state = state(args)?;
     if args.state.is_some() {
         must_exist(&state)?;
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         terminal.note(format_args!("warning: {problem}"))?;
     }
     let of = |card: &CardUuid| {
-        let found = if answering.contains(card) { Found::Answering } else { Found::Described };
+        let found = if answering.contains(card) { Rediscovery::Answering } else { Rediscovery::Described };
         let held = notes.held_against(card, found, &xids).into_iter();
         held.map(|u| PartFaults { card: card.clone(), part: part_text(&u.part), why: u.why })
             .collect::<Vec<_>>()
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let silent = notes.all().filter(|(_, _, cause, _)| *cause == Cause::Silent);
     let silent: Vec<&CardUuid> = silent.map(|(card, ..)| card).collect();
     show(&held, &silent, args.output, terminal)?;
-    Ok(if held.is_empty() { Answer::Yes } else { Answer::No })
+    Ok(if held.is_empty() { CommandAnswer::Yes } else { CommandAnswer::No })
 }
 
 fn show(

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::manifest::{Manifests, Reader, Severity, TEXT_BYTES_MAX};
+use crate::manifest::{Manifests, ProblemSeverity, Reader, TEXT_BYTES_MAX};
 
 use super::failure::Failure;
 use super::output::Terminal;
@@ -57,7 +57,7 @@ pub(super) fn read_files(
 pub(super) fn finish(reader: Reader, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {
     let (manifests, problems) = reader.finish();
     let (errors, warnings): (Vec<_>, Vec<_>) =
-        problems.into_iter().partition(|p| p.severity == Severity::Error);
+        problems.into_iter().partition(|p| p.severity == ProblemSeverity::Error);
     for warning in warnings {
         terminal.note(format_args!("warning: {warning}"))?;
     }

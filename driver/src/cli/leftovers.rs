@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use crate::checkpoint::Making;
+use crate::checkpoint::PartitionProgress;
 use crate::error_text::chain;
 use crate::node::{Access, Node};
 use crate::run::cards::Cards;
 use crate::run::governor::remove_offices;
-use crate::run::record::{Swept, sweep};
-use crate::run::simulated::Simulated;
+use crate::run::record::{SweepOutcome, sweep};
+use crate::run::simulated::SimulatedCards;
 
 use super::failure::Failure;
 use super::nodes::{Fleet, NodeArgs};
@@ -32,7 +32,7 @@ pub(super) fn give_back_simulated(
     terminal: &mut Terminal<'_>,
 ) -> Result<bool, Failure> {
     let Some(state) = &args.state else { return Ok(false) };
-    give_back(node, state, &Simulated { state: state.clone(), libraries: state.join("lib") }, terminal)
+    give_back(node, state, &SimulatedCards { state: state.clone(), libraries: state.join("lib") }, terminal)
 }
 
 /// Gives back what runs hold whose supervisors were killed; whether there was any.
@@ -45,12 +45,12 @@ pub(super) fn give_back(
     let mut released = false;
     for swept in sweep(node, state).map_err(|error| failed(state, error))? {
         match swept {
-            Swept::Released(_) => released = true,
-            Swept::Running(_) => {}
-            Swept::Stuck(uid, error) => {
+            SweepOutcome::Released(_) => released = true,
+            SweepOutcome::Running(_) => {}
+            SweepOutcome::Stuck(uid, error) => {
                 terminal.note(format_args!("warning: claim {uid}: not released: {}", chain(&*error)))?;
             }
-            Swept::Odd(path, error) => {
+            SweepOutcome::Odd(path, error) => {
                 let path = path.display();
                 terminal.note(format_args!(
                     "warning: {path}: found no usable record of a run: {error}; its claim is not released: remove the file"
@@ -69,8 +69,8 @@ pub(super) fn forget_partitions(node: &Node, state: &Path, cards: &dyn Cards) ->
     let there: Vec<&str> = node
         .partitions()
         .filter_map(|(_, making)| match making {
-            Making::Made(handle) => Some(handle.uuid.as_str()),
-            Making::Planned => None,
+            PartitionProgress::Made(handle) => Some(handle.uuid.as_str()),
+            PartitionProgress::Planned => None,
         })
         .collect();
     let is_there = |uuid: &str| there.contains(&uuid);

@@ -13,7 +13,7 @@ use crate::manifest::{CORDONED, Manifests, Pod};
 
 use super::workload::Unit;
 
-pub(super) use excluded::{Excluded, excluded};
+pub(super) use excluded::{ExcludedNode, excluded};
 
 /// Nodes of one taint that a message names.
 const NODES_NAMED: usize = 3;

@@ -15,13 +15,13 @@ use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, Usage
 
 use crate::error_text::chain;
 use crate::hardware::{
-    COPIES_MAX, Hardware, Kind, MachineCards, NodeSpec, node_spec, read_catalogue, read_policy,
+    COPIES_MAX, Hardware, HardwareKind, MachineCards, NodeSpec, node_spec, read_catalogue, read_policy,
 };
 use crate::manifest::{Manifests, version_of};
 use crate::node::{Access, Node};
 use crate::state_dir;
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::output::{Progress, Terminal};
 use super::state;
 
@@ -68,7 +68,7 @@ pub(super) struct Fleet {
 /// One node.
 pub(super) struct FleetNode {
     pub(super) name: NodeName,
-    pub(super) kind: Kind,
+    pub(super) kind: HardwareKind,
     pub(super) about: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) inventory: Rc<Inventory>,
@@ -299,7 +299,7 @@ impl Fleet {
         let Hardware { kind, about, labels, .. } = &hardware;
         let (kind, about, labels) = (*kind, about.clone(), labels.clone());
         let setting =
-            state::Setting { catalogue: &self.catalogue, policy: &self.policy, server: self.server };
+            state::NodeSetup { catalogue: &self.catalogue, policy: &self.policy, server: self.server };
         let node = state::open(&setting, hardware, dir, access, terminal)?;
         let failed = |error| Failure::Node(chain(&error));
         let offers = node.offers().map_err(failed)?.clone();
@@ -331,8 +331,8 @@ impl Fleet {
 
     /// The answer of a command that shows nodes. What can be had is shown, and the answer is no where the policy asks
     /// for what a card cannot be.
-    pub(super) fn answer(&self, answer: Answer) -> Answer {
-        if self.impossible().is_empty() { answer } else { Answer::No }
+    pub(super) fn answer(&self, answer: CommandAnswer) -> CommandAnswer {
+        if self.impossible().is_empty() { answer } else { CommandAnswer::No }
     }
 
     /// Cards that cannot have the layout of the policy. Cards with the default layout `auto` are left out.

@@ -34,12 +34,12 @@ pub struct Terminal<'a> {
     /// Whether `err` is watched by a person.
     pub progress: Progress,
     /// Whether `out` can be drawn on.
-    pub screen: Screen,
+    pub screen: RedrawMode,
 }
 
 /// Whether an answer may be drawn again and again in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Screen {
+pub enum RedrawMode {
     /// It goes to a terminal that can move its cursor.
     Drawable,
     /// It does not.
@@ -94,7 +94,7 @@ pub(super) const fn tone_code(tone: Tone) -> &'static str {
 }
 
 /// What stands beside the items of a `List`.
-pub(super) enum Beside<'a> {
+pub(super) enum ListExtras<'a> {
     /// A value.
     Value(Value),
     /// A list, each item as it comes.
@@ -235,7 +235,7 @@ impl Terminal<'_> {
         &mut self,
         format: Format,
         items: impl IntoIterator<Item = Value>,
-        beside: Vec<(&str, Beside<'_>)>,
+        beside: Vec<(&str, ListExtras<'_>)>,
     ) -> io::Result<()> {
         match format {
             Format::Json | Format::Table => self.json_list(items, beside),
@@ -245,8 +245,8 @@ impl Terminal<'_> {
                 self.out.write_all(b"kind: List\n")?;
                 for (key, what) in beside {
                     match what {
-                        Beside::List(items) => yaml_items(self.out, key, items)?,
-                        Beside::Value(value) => {
+                        ListExtras::List(items) => yaml_items(self.out, key, items)?,
+                        ListExtras::Value(value) => {
                             let entry = serde_json::Map::from_iter([(key.to_owned(), value)]);
                             self.out.write_all(yaml_document(&Value::Object(entry)).as_bytes())?;
                         }
@@ -260,7 +260,7 @@ impl Terminal<'_> {
     fn json_list(
         &mut self,
         items: impl IntoIterator<Item = Value>,
-        beside: Vec<(&str, Beside<'_>)>,
+        beside: Vec<(&str, ListExtras<'_>)>,
     ) -> io::Result<()> {
         let mut out = JsonText(&mut *self.out);
         out.write_all(b"{\n  \"apiVersion\": \"v1\",\n  \"items\": ")?;
@@ -269,8 +269,8 @@ impl Terminal<'_> {
         for (key, what) in beside {
             write!(out, ",\n  \"{key}\": ")?;
             match what {
-                Beside::List(items) => json_items(&mut out, items)?,
-                Beside::Value(value) => {
+                ListExtras::List(items) => json_items(&mut out, items)?,
+                ListExtras::Value(value) => {
                     let text = serde_json::to_string_pretty(&value)?.replace('\n', "\n  ");
                     out.write_all(text.as_bytes())?;
                 }

@@ -10,7 +10,9 @@ use aliquot_core::catalogue::CardModel;
 use aliquot_core::dra::{
     Access, AllocationMode, DeviceClass, DeviceRequest, ExactRequest, RequestKind, ResourceSlice,
 };
-use aliquot_core::fraction::{Answer, Ask, AskedPart, Choice, ResolveError, parse_ask, resolve};
+use aliquot_core::fraction::{
+    Ask, AskedPart, FractionChoice, FractionMatch, ResolveError, parse_ask, resolve,
+};
 use aliquot_core::id::TemplateName;
 use aliquot_core::offer::classes::{SPELLING, classes};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
@@ -26,7 +28,7 @@ use crate::hardware::node_spec;
 
 /// The request, as objects.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct RequestedPart {
     /// What it is, for people.
     pub(super) about: String,
     /// The class; one that generated classes contain.
@@ -37,7 +39,7 @@ pub(super) struct Part {
 
 /// Finds the parts that answer a text, on the cards of the nodes, or without nodes on every card of the catalogue.
 /// `Ok(Err(…))`: it is understood, and no card has it.
-pub(super) fn parts(text: &str, fleet: &Fleet) -> Result<Result<Vec<Part>, ResolveError>, Failure> {
+pub(super) fn parts(text: &str, fleet: &Fleet) -> Result<Result<Vec<RequestedPart>, ResolveError>, Failure> {
     let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
     let models: Vec<&CardModel> = fleet.models();
     let answers = match resolve(&ask, &models) {
@@ -45,7 +47,7 @@ pub(super) fn parts(text: &str, fleet: &Fleet) -> Result<Result<Vec<Part>, Resol
         Err(error @ ResolveError::Unknown { .. }) => return Err(Failure::Usage(error.to_string())),
         Err(error) => return Ok(Err(error)),
     };
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<RequestedPart> = Vec::new();
     for answer in &answers {
         if let Some(part) = part(&ask, answer, fleet)? {
             match parts.iter_mut().find(|known| known.template == part.template) {
@@ -57,12 +59,12 @@ pub(super) fn parts(text: &str, fleet: &Fleet) -> Result<Result<Vec<Part>, Resol
     Ok(Ok(parts))
 }
 
-fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failure> {
+fn part(ask: &Ask, answer: &FractionMatch, fleet: &Fleet) -> Result<Option<RequestedPart>, Failure> {
     let known = classes(&slices_of(answer, fleet)?);
     let of_model = format!("device.attributes[\"{DRIVER}\"].model == \"{}\"", answer.model);
     let (class, about, capacity) = match &answer.choice {
-        Choice::Whole => (named(&known, "card"), format!("all of {}", answer.model), BTreeMap::new()),
-        Choice::Templates(templates) => {
+        FractionChoice::Whole => (named(&known, "card"), format!("all of {}", answer.model), BTreeMap::new()),
+        FractionChoice::Templates(templates) => {
             let names: Vec<&str> = templates.iter().map(TemplateName::as_str).collect();
             let fraction = match &ask.part {
                 AskedPart::Fraction(fraction) => {
@@ -75,7 +77,7 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
             let class = fraction.or_else(template);
             (class, format!("{} of {}", with_sizes(templates, answer, fleet), answer.model), BTreeMap::new())
         }
-        Choice::Share { memory, cores } => {
+        FractionChoice::Share { memory, cores } => {
             let percent = Quantity::from_units(i64::from(cores.percent()), Format::DecimalSi);
             let sizes = BTreeMap::from([
                 (CAPACITY_MEMORY.to_owned(), memory.quantity()),
@@ -96,11 +98,11 @@ fn part(ask: &Ask, answer: &Answer, fleet: &Fleet) -> Result<Option<Part>, Failu
     let about_one_family = spelling(&class).is_some_and(|s| s.contains('/'));
     let selectors = if about_one_family { Vec::new() } else { vec![of_model] };
     let template = template(&class, selectors, capacity);
-    Ok(Some(Part { about, class, template }))
+    Ok(Some(RequestedPart { about, class, template }))
 }
 
 /// The templates, those of one size together with their memory and compute behind them.
-fn with_sizes(templates: &[TemplateName], answer: &Answer, fleet: &Fleet) -> String {
+fn with_sizes(templates: &[TemplateName], answer: &FractionMatch, fleet: &Fleet) -> String {
     let model = fleet.models().into_iter().find(|model| model.id == answer.model);
     type Group<'t> = (Vec<&'t str>, Option<(Bytes, Cores)>);
     let mut groups: Vec<Group<'_>> = Vec::new();
@@ -129,7 +131,7 @@ fn spelling(class: &DeviceClass) -> Option<&str> {
 }
 
 /// What a card of the answer's model offers in the layout that has most of it.
-fn slices_of(answer: &Answer, fleet: &Fleet) -> Result<Vec<ResourceSlice>, Failure> {
+fn slices_of(answer: &FractionMatch, fleet: &Fleet) -> Result<Vec<ResourceSlice>, Failure> {
     let mut one = Fleet::with(fleet.catalogue().clone());
     let spec = node_spec(&format!("1x{}", answer.model), fleet.catalogue())?;
     one.add_spec(&spec)?;

@@ -11,14 +11,14 @@ use crate::error_text::chain;
 use crate::manifest::Object;
 use crate::node::{Access as NodeAccess, Node};
 
-use super::cluster::{Cluster, Outcome, Placement};
+use super::cluster::{Cluster, Placement, UnitOutcome};
 use super::cluster_input::{self, InputArgs};
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
-use super::output::{Beside, Format, Side, Terminal, Tone};
+use super::output::{Format, ListExtras, Side, Terminal, Tone};
 use super::prepare::{self, again};
-use super::progress::Line;
+use super::progress::StatusLine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,7 +54,7 @@ pub(super) struct Args {
     output: Format,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let manifests = cluster_input::read(&args.input, terminal)?;
     let allocated = manifests.claims.iter().filter(|claim| claim.allocation.is_some());
     let allocated: BTreeSet<String> = allocated.map(|claim| claim.uid.clone()).collect();
@@ -62,16 +62,16 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let mut placements = {
-        let mut line = Line::new(&mut *terminal.err, terminal.progress);
+        let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
     let changes = node.map(|node| changes(&node, &cluster, &allocated, &mut placements)).unwrap_or_default();
-    let refused = placements.iter().filter(|p| matches!(p.outcome, Outcome::Refused(_))).count();
+    let refused = placements.iter().filter(|p| matches!(p.outcome, UnitOutcome::Refused(_))).count();
     match args.output {
         Format::Table => table(&cluster, &placements, &changes, args.limit, terminal)?,
         form => answer(form, &cluster, &placements, &changes, terminal)?,
     }
-    Ok(fleet.answer(if refused == 0 { Answer::Yes } else { Answer::No }))
+    Ok(fleet.answer(if refused == 0 { CommandAnswer::Yes } else { CommandAnswer::No }))
 }
 
 /// The nodes of the command line, with the node itself where there is state.
@@ -92,7 +92,7 @@ fn changes(
     placements: &mut [Placement],
 ) -> BTreeMap<usize, Vec<String>> {
     let mut changes: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for placement in placements.iter_mut().filter(|p| matches!(p.outcome, Outcome::Held)) {
+    for placement in placements.iter_mut().filter(|p| matches!(p.outcome, UnitOutcome::Held)) {
         for claim in cluster.claims_of(placement.unit).filter(|c| !allocated.contains(&c.uid)) {
             let asked = again::as_asked(claim, node, cluster);
             match asked.and_then(|claim| node.preview(&claim).map_err(|error| chain(&error))) {
@@ -101,7 +101,7 @@ fn changes(
                     changes.entry(placement.unit).or_default().extend(words);
                 }
                 Err(why) => {
-                    placement.outcome = Outcome::Refused(why);
+                    placement.outcome = UnitOutcome::Refused(why);
                     break;
                 }
             }
@@ -161,7 +161,7 @@ fn refusals(cluster: &Cluster, placements: &[Placement]) -> Vec<(String, Vec<Str
     let mut order: Vec<(String, Vec<String>)> = Vec::new();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for placement in placements {
-        if let Outcome::Refused(reason) = &placement.outcome {
+        if let UnitOutcome::Refused(reason) = &placement.outcome {
             let at = *known.entry(reason).or_insert_with(|| {
                 order.push((reason.clone(), Vec::new()));
                 order.len() - 1
@@ -175,8 +175,8 @@ fn refusals(cluster: &Cluster, placements: &[Placement]) -> Vec<(String, Vec<Str
 /// As many as [`rows`] makes.
 fn row_count(cluster: &Cluster, placement: &Placement) -> usize {
     match placement.outcome {
-        Outcome::Refused(_) => 0,
-        Outcome::Placed(_) | Outcome::Held => {
+        UnitOutcome::Refused(_) => 0,
+        UnitOutcome::Placed(_) | UnitOutcome::Held => {
             let claims = cluster.claims_of(placement.unit);
             claims.filter_map(|claim| claim.allocation.as_ref()).map(|found| found.devices.len()).sum()
         }
@@ -185,9 +185,9 @@ fn row_count(cluster: &Cluster, placement: &Placement) -> usize {
 
 fn rows(cluster: &Cluster, placement: &Placement) -> Vec<Vec<String>> {
     let node = match &placement.outcome {
-        Outcome::Refused(_) => return Vec::new(),
-        Outcome::Placed(node) => node.clone(),
-        Outcome::Held => "(held)".to_owned(),
+        UnitOutcome::Refused(_) => return Vec::new(),
+        UnitOutcome::Placed(node) => node.clone(),
+        UnitOutcome::Held => "(held)".to_owned(),
     };
     let label = cluster.label(placement.unit);
     let mut rows = Vec::new();
@@ -241,22 +241,22 @@ fn amount_text(name: &str, amount: Quantity) -> String {
     }
 }
 
-struct Verdict {
+struct PlanCounts {
     placed: usize,
     held: usize,
     refused: usize,
 }
 
-fn verdict(placements: &[Placement]) -> Verdict {
-    let count = |wanted: fn(&Outcome) -> bool| placements.iter().filter(|p| wanted(&p.outcome)).count();
-    Verdict {
-        placed: count(|o| matches!(o, Outcome::Placed(_))),
-        held: count(|o| matches!(o, Outcome::Held)),
-        refused: count(|o| matches!(o, Outcome::Refused(_))),
+fn verdict(placements: &[Placement]) -> PlanCounts {
+    let count = |wanted: fn(&UnitOutcome) -> bool| placements.iter().filter(|p| wanted(&p.outcome)).count();
+    PlanCounts {
+        placed: count(|o| matches!(o, UnitOutcome::Placed(_))),
+        held: count(|o| matches!(o, UnitOutcome::Held)),
+        refused: count(|o| matches!(o, UnitOutcome::Refused(_))),
     }
 }
 
-impl Verdict {
+impl PlanCounts {
     fn text(&self) -> String {
         if self.placed + self.held + self.refused == 0 {
             return "nothing to place: no Pod and no claim asks for devices".to_owned();
@@ -290,24 +290,25 @@ fn answer(
         let claims: Vec<String> =
             cluster.claims_of(placement.unit).map(|c| format!("{}/{}", c.namespace, c.name)).collect();
         match &placement.outcome {
-            Outcome::Placed(node) => {
+            UnitOutcome::Placed(node) => {
                 json!({ "for": owner, "outcome": "placed", "node": node, "claims": claims })
             }
-            Outcome::Held => {
+            UnitOutcome::Held => {
                 let mut held = json!({ "for": owner, "outcome": "held", "claims": claims });
                 if let Some(words) = changes.get(&placement.unit).filter(|words| !words.is_empty()) {
                     held["changes"] = json!(words);
                 }
                 held
             }
-            Outcome::Refused(why) => {
+            UnitOutcome::Refused(why) => {
                 json!({ "for": owner, "outcome": "refused", "why": why, "claims": claims })
             }
         }
     });
-    let Verdict { placed, held, refused } = verdict(placements);
+    let PlanCounts { placed, held, refused } = verdict(placements);
     let summary = json!({ "placed": placed, "held": held, "refused": refused });
-    let beside = vec![("outcomes", Beside::List(Box::new(outcomes))), ("summary", Beside::Value(summary))];
+    let beside =
+        vec![("outcomes", ListExtras::List(Box::new(outcomes))), ("summary", ListExtras::Value(summary))];
     terminal.list(form, items, beside)?;
     Ok(())
 }

@@ -10,11 +10,11 @@ use tracing_subscriber::EnvFilter;
 use crate::agent::composition::AgentConfig;
 use crate::agent::start::{self, AgentSettings, HardwareSettings};
 use crate::error_text::chain;
-use crate::hardware::vendors::Place;
+use crate::hardware::vendors::HostRoots;
 use crate::kube::ClusterAccess;
 use crate::kubelet::sockets::KUBELET_ROOT;
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 
 const EXAMPLES: &str = "\
@@ -105,11 +105,11 @@ enum LogFormat {
     Json,
 }
 
-pub(super) fn run(args: &Args) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args) -> Result<CommandAnswer, Failure> {
     let settings = settings(args)?;
     start_log(args)?;
     start::run(settings).map_err(|error| Failure::Node(chain(&error)))?;
-    Ok(Answer::Yes)
+    Ok(CommandAnswer::Yes)
 }
 
 fn settings(args: &Args) -> Result<AgentSettings, Failure> {
@@ -128,7 +128,7 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
             node: args.node.clone(),
             policy: args.policy.clone(),
             catalogue: args.catalogue.clone(),
-            driver: Place { host: args.host_root.clone(), driver: args.driver_root.clone() },
+            driver: HostRoots { host: args.host_root.clone(), driver: args.driver_root.clone() },
         },
         cluster: match &args.kubeconfig {
             Some(file) => ClusterAccess::Kubeconfig { file: Some(file.clone()), context: None },

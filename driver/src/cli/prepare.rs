@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
-use aliquot_core::grant::{Grant, Spelled as _};
+use aliquot_core::grant::{Grant, SettingWord as _};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::partition::Part;
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use crate::node::Node;
 use crate::prepare::{PrepareError, PreparedClaim};
 
-use super::cluster::{Cluster, Outcome};
-use super::failure::{Answer, Failure};
+use super::cluster::{Cluster, UnitOutcome};
+use super::failure::{CommandAnswer, Failure};
 use super::input::{self, FileArgs};
 use super::leftovers;
 use super::manual;
@@ -53,7 +53,7 @@ pub(super) struct Args {
 }
 
 /// The result of one claim.
-struct Done {
+struct ClaimAnswer {
     claim: String,
     result: Result<PreparedClaim, String>,
     /// What to do about a failure.
@@ -65,7 +65,7 @@ struct Done {
     cdi_file: PathBuf,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let manifests = input::read(&args.files, terminal)?;
     // Allocated claims keep their allocation; other claims keep the devices that the node holds for them, with their new requests.
     let decided: BTreeSet<String> =
@@ -77,9 +77,9 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let placements = cluster.place_all(|_, _| {});
     let mut done = Vec::new();
     for placement in &placements {
-        if let Outcome::Refused(why) = &placement.outcome {
-            let refused = Done::refused(cluster.label(placement.unit), why.clone());
-            done.push(Done { hint: " (aliquot explain says why)", ..refused });
+        if let UnitOutcome::Refused(why) = &placement.outcome {
+            let refused = ClaimAnswer::refused(cluster.label(placement.unit), why.clone());
+            done.push(ClaimAnswer { hint: " (aliquot explain says why)", ..refused });
             continue;
         }
         for claim in cluster.claims_of(placement.unit) {
@@ -88,10 +88,10 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
                 false => again::as_asked(claim, &node, &cluster),
             };
             done.push(match asked {
-                Ok(claim) => Done::prepare(&mut node, &claim),
-                Err(why) => Done::refused(name_of(claim), why),
+                Ok(claim) => ClaimAnswer::prepare(&mut node, &claim),
+                Err(why) => ClaimAnswer::refused(name_of(claim), why),
             });
-            if let Some(Done { result: Ok(prepared), .. }) = done.last()
+            if let Some(ClaimAnswer { result: Ok(prepared), .. }) = done.last()
                 && let Some(record) = node.claim(&prepared.uid)
             {
                 for words in of_one_part(&record.plan.grants) {
@@ -107,11 +107,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     match args.output {
         Format::Table => table(&done, terminal)?,
         form => {
-            let claims: Vec<Value> = done.iter().map(Done::json).collect();
+            let claims: Vec<Value> = done.iter().map(ClaimAnswer::json).collect();
             terminal.value(form, &json!({ "claims": claims }))?;
         }
     }
-    Ok(Answer::of(done.iter().filter_map(|done| done.disposition)))
+    Ok(CommandAnswer::of(done.iter().filter_map(|done| done.disposition)))
 }
 
 fn name_of(claim: &ResourceClaim) -> String {
@@ -157,10 +157,10 @@ pub(super) fn changes(old: &Grant, new: &Grant) -> Vec<String> {
     other.map(|(what, was, is)| format!("{what} of `{}` from {was} to {is}", new.request)).collect()
 }
 
-fn table(done: &[Done], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn table(done: &[ClaimAnswer], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     let columns =
         [("CLAIM", Side::Left), ("REQUEST", Side::Left), ("DEVICE", Side::Left), ("CDI DEVICE", Side::Left)];
-    let rows: Vec<Vec<String>> = done.iter().flat_map(Done::rows).collect();
+    let rows: Vec<Vec<String>> = done.iter().flat_map(ClaimAnswer::rows).collect();
     if !rows.is_empty() {
         terminal.table(&columns, rows)?;
     }
@@ -181,9 +181,9 @@ fn table(done: &[Done], terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-// === impl Done ===
+// === impl ClaimAnswer ===
 
-impl Done {
+impl ClaimAnswer {
     fn prepare(node: &mut Node, claim: &ResourceClaim) -> Self {
         let grants = |node: &Node| {
             let uid = ClaimUid::new(claim.uid.as_str()).ok();

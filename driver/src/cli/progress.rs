@@ -13,7 +13,7 @@ const FIRST_AFTER: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 
 /// A line that is rewritten in place.
-pub(super) struct Line<'a> {
+pub(super) struct StatusLine<'a> {
     err: &'a mut dyn Write,
     show: Progress,
     next: Instant,
@@ -26,9 +26,9 @@ enum ProgressLine {
     Something,
 }
 
-// === impl Line ===
+// === impl StatusLine ===
 
-impl<'a> Line<'a> {
+impl<'a> StatusLine<'a> {
     pub(super) fn new(err: &'a mut dyn Write, show: Progress) -> Self {
         Self { err, show, next: now() + FIRST_AFTER, shown: ProgressLine::Nothing }
     }
@@ -46,7 +46,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for StatusLine<'_> {
     fn drop(&mut self) {
         if self.shown == ProgressLine::Something && write!(self.err, "\r\u{1b}[2K").is_err() {
             self.show = Progress::Off;

@@ -8,10 +8,10 @@ use aliquot_core::id::ClaimUid;
 use serde_json::{Value, json};
 
 use crate::node::{Access, Node};
-use crate::prepare::Released;
+use crate::prepare::ReleaseOutcome;
 use crate::run::record::{self, RecordState};
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::leftovers;
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
@@ -75,12 +75,12 @@ impl Stays {
 
 /// Whether claims with live processes are released as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Used {
+enum LiveClaims {
     Stays,
     Goes,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     // Without a state directory the node is refused below.
     let state = args.nodes.state.clone().unwrap_or_default();
     if args.nodes.state.is_some() {
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         true => node.claims().map(|r| (r.plan.name.clone(), Some(r.plan.claim.clone()))).collect(),
         false => args.claims.iter().map(|c| find(&node, c)).collect::<Result<Vec<_>, _>>()?,
     };
-    let used = if args.force { Used::Goes } else { Used::Stays };
+    let used = if args.force { LiveClaims::Goes } else { LiveClaims::Stays };
     let mut failures = Vec::new();
     let mut items = Vec::new();
     for (name, uid) in wanted {
@@ -107,11 +107,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     }
     leftovers::give_back_simulated(&mut node, &args.nodes, terminal)?;
     show(&items, args.output, terminal)?;
-    Ok(Answer::of(failures))
+    Ok(CommandAnswer::of(failures))
 }
 
 /// Releases a claim without live processes. The error names the processes and the remedy.
-fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Result<(), Stays> {
+fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: LiveClaims) -> Result<(), Stays> {
     let grants = node.grants_dir().join(uid.as_str());
     let found = record::find(state, uid);
     let left = match found.map_err(|error| Stays::unreadable(&error))? {
@@ -131,7 +131,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
             Some(left)
         }
         None => match record::live_processes_of_claim(grants) {
-            Some(pids) if used == Used::Stays => {
+            Some(pids) if used == LiveClaims::Stays => {
                 return Err(Stays::refused(format!(
                     "found live processes ({}); end them and try again, or release it in spite of them with --force",
                     numbers(&pids)
@@ -141,7 +141,7 @@ fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: Used) -> Resul
         },
     };
     match node.release(uid) {
-        Ok(Released::Released | Released::Unknown) => {}
+        Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => {}
         Err(error) => return Err(Stays { why: chain(&error), disposition: error.disposition() }),
     }
     match left.map(record::OrphanedRun::forget) {

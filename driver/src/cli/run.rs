@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use aliquot_core::card::Inventory;
-use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, ShareSettings, Spelled};
+use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, SettingWord, ShareSettings};
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::units::{Bytes, Cores};
 
@@ -31,10 +31,10 @@ use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::CardAccess;
 use crate::run::governor::{Governor, Scope, offices};
 use crate::run::record::{GRANTS_VARIABLE, Run};
-use crate::run::supervise::{Beside, Signals};
-use crate::run::watch::{self, Followed};
+use crate::run::supervise::{Signals, SupervisorTask};
+use crate::run::watch::{self, EventSource};
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::nodes::Fleet;
 use super::output::Terminal;
 use crate::error_text::chain;
@@ -147,14 +147,14 @@ enum Policy {
 }
 
 /// A prepared run.
-struct Prepared {
+struct PreparedRun {
     home: Home,
     run: Run,
     grants: PathBuf,
     /// Scope of its governor; `None`: the part has no limits, the hardware isolates it.
     scope: Option<Scope>,
     /// Its card, if its driver reports events.
-    followed: Option<Followed>,
+    followed: Option<EventSource>,
     environment: Environment,
 }
 
@@ -162,7 +162,7 @@ struct Prepared {
 type Environment = Vec<(String, OsString)>;
 
 /// Work beside the command. Without a governor here, those of other runs on the card serve this run, or it has no limits.
-struct Watch {
+struct GovernorTask {
     governor: Option<Governor>,
 }
 
@@ -186,11 +186,11 @@ fn policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-fn spelled<T: Spelled>(text: &str) -> Result<T, String> {
+fn spelled<T: SettingWord>(text: &str) -> Result<T, String> {
     T::of_word(text).ok_or_else(|| format!("expected {}", T::words()))
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let code = match prepare(args, terminal) {
         Ok(Ok(prepared)) => supervise(args, prepared, terminal)?,
         Ok(Err(why)) => {
@@ -202,11 +202,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
             OWN_FAILURE
         }
     };
-    Ok(Answer::Code(code))
+    Ok(CommandAnswer::Code(code))
 }
 
 /// Places and prepares the part; `Ok(Err(…))`: it does not fit.
-fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, String>, Failure> {
+fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<PreparedRun, String>, Failure> {
     not_in_a_container(args, terminal)?;
     let home = Home::of(args)?;
     home.warn(terminal)?;
@@ -237,7 +237,7 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<Prepared, 
     match reached(&home, &node, &run, &shim, &cards, terminal) {
         Ok((scope, followed, environment)) => {
             let grants = node.grants_dir().join(run.uid.as_str());
-            Ok(Ok(Prepared { home, run, grants, scope, followed, environment }))
+            Ok(Ok(PreparedRun { home, run, grants, scope, followed, environment }))
         }
         Err(failure) => {
             // No process has used the part: it is released at once. If that fails, the next call finds the record.
@@ -277,7 +277,7 @@ fn reached(
     shim: &Path,
     cards: &Inventory,
     terminal: &mut Terminal<'_>,
-) -> Result<(Option<Scope>, Option<Followed>, Environment), Failure> {
+) -> Result<(Option<Scope>, Option<EventSource>, Environment), Failure> {
     let failed = |error| home.failed("write", error);
     let grants = node.grants_dir().join(run.uid.as_str());
     let record = node.claim(&run.uid);
@@ -423,8 +423,8 @@ fn name_of(args: &Args) -> String {
 }
 
 /// Runs the command to its end and releases its claim.
-fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
-    let Prepared { home, mut run, grants, scope, followed, environment } = prepared;
+fn supervise(args: &Args, prepared: PreparedRun, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
+    let PreparedRun { home, mut run, grants, scope, followed, environment } = prepared;
     terminal.out.flush()?;
     let code = match execute(args, &mut run, (scope, followed), environment) {
         Ok(code) => code,
@@ -443,7 +443,7 @@ fn supervise(args: &Args, prepared: Prepared, terminal: &mut Terminal<'_>) -> Re
 fn execute(
     args: &Args,
     run: &mut Run,
-    (scope, followed): (Option<Scope>, Option<Followed>),
+    (scope, followed): (Option<Scope>, Option<EventSource>),
     environment: Environment,
 ) -> io::Result<u8> {
     let mut words = args.command.iter();
@@ -456,7 +456,7 @@ fn execute(
     let noted = run.started(running.pid());
     // Without a thread the card's events are not recorded.
     let followed = followed.map(watch::start);
-    let mut watch = Watch { governor: scope.and_then(|scope| Governor::start(scope).ok()) };
+    let mut watch = GovernorTask { governor: scope.and_then(|scope| Governor::start(scope).ok()) };
     let ended = running.wait(&signals, &mut watch)?;
     // Before another thread of this process opens the usage file again.
     drop(watch);
@@ -484,7 +484,7 @@ fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) 
     run.forget().map_err(|error| home.failed("write", error))
 }
 
-impl Beside for Watch {
+impl SupervisorTask for GovernorTask {
     fn pause(&mut self) {
         if let Some(governor) = &self.governor {
             governor.pause();

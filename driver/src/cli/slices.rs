@@ -2,7 +2,7 @@
 
 use crate::manifest::Object;
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal};
@@ -24,12 +24,12 @@ pub(super) struct Args {
     output: Format,
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
     let slices = || fleet.nodes.iter().flat_map(|n| &n.slices);
     if args.output != Format::Table {
         terminal.list(args.output, slices().map(|slice| Object::Slice(slice).json()), Vec::new())?;
-        return Ok(fleet.answer(Answer::Yes));
+        return Ok(fleet.answer(CommandAnswer::Yes));
     }
     let columns = [
         ("SLICE", Side::Left),
@@ -50,5 +50,5 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
         })
         .collect();
     terminal.table(&columns, rows)?;
-    Ok(fleet.answer(Answer::Yes))
+    Ok(fleet.answer(CommandAnswer::Yes))
 }

@@ -18,7 +18,7 @@ use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
 use crate::hardware::Hardware;
 use crate::health::HealthBook;
-use crate::node::{Access, Dirs, Node, OpenError, Parts};
+use crate::node::{Access, Dirs, Node, NodeParts, OpenError};
 use crate::prepare::recorded;
 use crate::state_dir::wait::LockHolder;
 
@@ -26,7 +26,7 @@ use super::failure::Failure;
 use super::output::Terminal;
 
 /// What a node with state is made of, besides its state.
-pub(super) struct Setting<'a> {
+pub(super) struct NodeSetup<'a> {
     pub(super) catalogue: &'a Catalogue,
     pub(super) policy: &'a LayoutPolicy,
     pub(super) server: ServerVersion,
@@ -34,7 +34,7 @@ pub(super) struct Setting<'a> {
 
 /// Opens a node on its state directory, which exists.
 pub(super) fn open(
-    setting: &Setting<'_>,
+    setting: &NodeSetup<'_>,
     hardware: Hardware,
     state: &Path,
     access: Access,
@@ -42,7 +42,7 @@ pub(super) fn open(
 ) -> Result<Node, Failure> {
     let catalogue = Arc::new(setting.catalogue.clone());
     let parts = hardware.into_parts(catalogue, setting.policy.clone(), setting.server);
-    let parts = Parts { on_wait: say_waiting, ..parts };
+    let parts = NodeParts { on_wait: say_waiting, ..parts };
     let (node, recovery) =
         Node::open(parts, &Dirs::in_state(state), access).map_err(|error| match error {
             OpenError::AgentRuns { .. } => Failure::AgentRuns(error.to_string()),

@@ -15,9 +15,9 @@ use crate::config::state_homes;
 use crate::view::look::{Looker, Region, Snapshot};
 use crate::view::model::{Picture, picture};
 
-use super::failure::{Answer, Failure};
+use super::failure::{CommandAnswer, Failure};
 use super::nodes::{NodeArgs, catalogue};
-use super::output::{Format, Screen, Terminal};
+use super::output::{Format, RedrawMode, Terminal};
 use crate::error_text::chain;
 use crate::hardware::Hardware;
 use crate::hardware::node_spec;
@@ -130,7 +130,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     found.ok_or_else(|| format!("expected 0 to {} seconds", INTERVAL_MAX.as_secs()))
 }
 
-pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let inventory = described(args)?;
     args.states.iter().try_for_each(|state| must_exist(state))?;
     let homes = if args.states.is_empty() { state_homes() } else { Vec::new() };
@@ -141,11 +141,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<Answer, Fa
     let looker = Looker::new(args.states.clone(), homes, args.cards.clone(), inventory);
     // With --node or --cards this machine's own cards are not shown.
     let looker = if args.node.is_none() && args.cards.is_empty() { looker.with_machine() } else { looker };
-    let live = terminal.screen == Screen::Drawable && !args.once && args.output.is_none();
+    let live = terminal.screen == RedrawMode::Drawable && !args.once && args.output.is_none();
     if live {
         let every = args.interval.max(LIVE_INTERVAL_MIN);
         let last = live::run(looker, every, terminal.colour)?;
-        return Ok(last.map_or(Answer::Yes, |last| answer(args, &last)));
+        return Ok(last.map_or(CommandAnswer::Yes, |last| answer(args, &last)));
     }
     once(args, looker, terminal)
 }
@@ -161,7 +161,7 @@ fn described(args: &Args) -> Result<Inventory, Failure> {
     Hardware::in_memory(&spec, &models)?.discover().map_err(|error| Failure::Node(chain(&error)))
 }
 
-fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<Answer, Failure> {
+fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let first = looker.look();
     let picture = if args.interval.is_zero() || !anything_moves(&first) {
         picture(None, &first)
@@ -177,9 +177,9 @@ fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<
 }
 
 /// An unreadable state directory is an error only if the user named it; the default ones may belong to other users.
-fn answer(args: &Args, picture: &Picture) -> Answer {
+fn answer(args: &Args, picture: &Picture) -> CommandAnswer {
     let unread = !args.states.is_empty() && picture.states.iter().any(|state| state.shares.is_none());
-    if unread { Answer::Code(UNREAD) } else { Answer::Yes }
+    if unread { CommandAnswer::Code(UNREAD) } else { CommandAnswer::Yes }
 }
 
 /// Whether there is a counter to measure a rate of.
@@ -192,8 +192,8 @@ fn anything_moves(look: &Snapshot) -> bool {
 fn print(picture: &Picture, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     let terminal_columns = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
     let columns = match terminal.screen {
-        Screen::Drawable => terminal_columns().unwrap_or(PRINTED_COLUMNS),
-        Screen::None => PRINTED_COLUMNS,
+        RedrawMode::Drawable => terminal_columns().unwrap_or(PRINTED_COLUMNS),
+        RedrawMode::None => PRINTED_COLUMNS,
     };
     for line in table::lines(picture, Some(columns)) {
         let text = match line.tone {

@@ -38,7 +38,7 @@ pub(super) struct Workload {
 #[derive(Debug)]
 pub(super) struct Unit {
     /// Source of the claims.
-    pub(super) owner: Owner,
+    pub(super) owner: UnitOwner,
     /// By place in [`Workload::claims`].
     pub(super) claims: Vec<usize>,
     /// Missing objects; a unit with any cannot be placed.
@@ -47,7 +47,7 @@ pub(super) struct Unit {
 
 /// The source of a unit's claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum UnitOwner {
     /// A Pod, by place in the manifests.
     Pod(usize),
     /// The claim itself, without a Pod.
@@ -93,7 +93,7 @@ pub(super) fn workload(
     }
     for number in 0..given {
         if !named.contains(&number) {
-            let unit = Unit { owner: Owner::Claim, claims: vec![number], missing: Vec::new() };
+            let unit = Unit { owner: UnitOwner::Claim, claims: vec![number], missing: Vec::new() };
             maker.workload.units.push(unit);
         }
     }
@@ -123,7 +123,7 @@ impl Workload {
 
 impl Maker<'_> {
     fn pod(&mut self, number: usize, pod: &Pod) -> Unit {
-        let mut unit = Unit { owner: Owner::Pod(number), claims: Vec::new(), missing: Vec::new() };
+        let mut unit = Unit { owner: UnitOwner::Pod(number), claims: Vec::new(), missing: Vec::new() };
         for wanted in &pod.claims {
             let existing = match &wanted.source {
                 PodClaimSource::Claim(name) => Some(name),
@@ -259,20 +259,20 @@ impl Unit {
     /// The Pod that asks.
     pub(super) fn pod<'m>(&self, manifests: &'m Manifests) -> Option<&'m Pod> {
         match self.owner {
-            Owner::Pod(number) => manifests.pods.get(number),
-            Owner::Claim => None,
+            UnitOwner::Pod(number) => manifests.pods.get(number),
+            UnitOwner::Claim => None,
         }
     }
 
     /// How people call it.
     pub(super) fn label(&self, manifests: &Manifests, claims: &[ResourceClaim]) -> String {
         match self.owner {
-            Owner::Pod(number) => manifests
+            UnitOwner::Pod(number) => manifests
                 .pods
                 .get(number)
                 .map(|p| format!("pod {}/{}", p.namespace, p.name))
                 .unwrap_or_default(),
-            Owner::Claim => self
+            UnitOwner::Claim => self
                 .claims
                 .first()
                 .and_then(|c| claims.get(*c))

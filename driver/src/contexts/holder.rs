@@ -10,7 +10,7 @@ use aliquot_core::id::CardUuid;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::Unmeasured;
+use super::ContextSizeError;
 use crate::clock;
 use crate::config::{VISIBLE_CARDS, without_preloads};
 
@@ -48,14 +48,14 @@ impl Holder {
         visible: &CardUuid,
         limit: Duration,
         slow: fn(&CardUuid),
-    ) -> Result<Self, Unmeasured> {
+    ) -> Result<Self, ContextSizeError> {
         let mut command = Command::new(program);
         command.arg(COMMAND).arg(visible.as_str());
         command.env_clear().envs(without_preloads()).env(VISIBLE_CARDS, visible.as_str());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(Unmeasured::Start)?;
+        let mut child = command.spawn().map_err(ContextSizeError::Start)?;
         let input = child.stdin.take();
-        let Some(said) = child.stdout.take() else { return Err(Unmeasured::Ended) };
+        let Some(said) = child.stdout.take() else { return Err(ContextSizeError::Ended) };
         let mut holder = Self { child, input, said };
         let began = clock::now();
         if !holder.is_heard(began + SLOW)? {
@@ -65,20 +65,20 @@ impl Holder {
         let line = answer.split(|byte| *byte == b'\n').next().unwrap_or_default();
         match words(line) {
             words if words == READY => Ok(holder),
-            words if words.is_empty() => Err(Unmeasured::Ended),
-            words => Err(Unmeasured::NoContext(words)),
+            words if words.is_empty() => Err(ContextSizeError::Ended),
+            words => Err(ContextSizeError::NoContext(words)),
         }
     }
 
     /// Has it make its next allocation. `NoContext`: the driver refused.
-    pub(super) fn grow(&mut self, until: Instant) -> Result<(), Unmeasured> {
-        let input = self.input.as_mut().ok_or(Unmeasured::Ended)?;
-        input.write_all(NEXT).map_err(Unmeasured::Start)?;
+    pub(super) fn grow(&mut self, until: Instant) -> Result<(), ContextSizeError> {
+        let input = self.input.as_mut().ok_or(ContextSizeError::Ended)?;
+        input.write_all(NEXT).map_err(ContextSizeError::Start)?;
         let answer = self.hear(until)?;
         match words(answer.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
             words if words == READY => Ok(()),
-            words if words.is_empty() => Err(Unmeasured::Ended),
-            words => Err(Unmeasured::NoContext(words)),
+            words if words.is_empty() => Err(ContextSizeError::Ended),
+            words => Err(ContextSizeError::NoContext(words)),
         }
     }
 
@@ -93,7 +93,7 @@ impl Holder {
     }
 
     /// Whether it prints something, or ends, by then.
-    fn is_heard(&self, until: Instant) -> Result<bool, Unmeasured> {
+    fn is_heard(&self, until: Instant) -> Result<bool, ContextSizeError> {
         loop {
             let left = until.saturating_duration_since(clock::now());
             // At least a millisecond, so that the last one is no busy loop.
@@ -103,24 +103,24 @@ impl Holder {
                 Ok(0) if left.is_zero() => return Ok(false),
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => return Ok(true),
-                Err(errno) => return Err(Unmeasured::Start(errno.into())),
+                Err(errno) => return Err(ContextSizeError::Start(errno.into())),
             }
         }
     }
 
     /// Its output up to the end of a line, or to its own end.
-    fn hear(&mut self, until: Instant) -> Result<Vec<u8>, Unmeasured> {
+    fn hear(&mut self, until: Instant) -> Result<Vec<u8>, ContextSizeError> {
         let mut answer = Vec::new();
         while answer.len() < ANSWER_BYTES_MAX && !answer.contains(&b'\n') {
             if !self.is_heard(until)? {
-                return Err(Unmeasured::Late);
+                return Err(ContextSizeError::Late);
             }
             let mut piece = [0; ANSWER_BYTES_MAX];
             match self.said.read(&mut piece) {
                 Ok(0) => break,
                 Ok(length) => answer.extend(piece.iter().take(length)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Unmeasured::Start(error)),
+                Err(error) => return Err(ContextSizeError::Start(error)),
             }
         }
         Ok(answer)
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     /// The error for another program that gets these arguments.
-    fn comes_of(program: &str) -> Unmeasured {
+    fn comes_of(program: &str) -> ContextSizeError {
         let card = CardUuid::new("GPU-1").unwrap();
         Holder::start(Path::new(program), &card, Duration::from_secs(60), |_| {}).unwrap_err()
     }
@@ -171,14 +171,14 @@ mod tests {
     #[test]
     fn bad_output_of_the_holder_is_no_context_and_it_is_reaped() {
         let said = |program: &str| match comes_of(program) {
-            Unmeasured::NoContext(words) => words,
+            ContextSizeError::NoContext(words) => words,
             other => format!("{other:?}"),
         };
         assert_eq!(said("/bin/echo"), "hold-context GPU-1");
         // A program that never ends.
         assert_eq!(said("/usr/bin/yes"), "hold-context GPU-1");
-        assert!(matches!(comes_of("/bin/false"), Unmeasured::Ended));
-        assert!(matches!(comes_of("/no/such/program"), Unmeasured::Start(_)));
+        assert!(matches!(comes_of("/bin/false"), ContextSizeError::Ended));
+        assert!(matches!(comes_of("/no/such/program"), ContextSizeError::Start(_)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::hardware::vendors::Probe;
 
 /// What the growth of a probe tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ProbeStep {
     /// Nothing: the driver may set up memory of its own.
     Settle,
     /// The page of plain memory.
@@ -40,36 +40,36 @@ pub(crate) enum Step {
 
 /// Allocations of the holder, in order. The sizes lie just above powers of two, so that pages of different sizes leave different
 /// remainders; the sizes of a step are odd multiples of each other's halves.
-pub(crate) const PROBES: [(Step, Probe); 25] = [
-    (Step::Settle, Probe::Linear((8 << 20) + 1)),
-    (Step::Plain, Probe::Linear((4 << 20) + 1)),
-    (Step::Plain, Probe::Linear((8 << 20) + 1)),
-    (Step::Pitched, Probe::Pitched(4100, 1025)),
-    (Step::Pitched, Probe::Pitched(4100, 2050)),
-    (Step::Managed, Probe::Managed((4 << 20) + 1)),
-    (Step::Managed, Probe::Managed((8 << 20) + 1)),
-    (Step::Slab, Probe::Linear(1)),
-    (Step::SlabFilled, Probe::Linear((256 << 10) + 1)),
-    (Step::SlabFilled, Probe::Linear((512 << 10) + 1)),
-    (Step::SlabFilled, Probe::Linear((256 << 10) + 1)),
-    (Step::SlabFilled, Probe::Linear((512 << 10) + 1)),
-    (Step::SlabFilled, Probe::Linear((512 << 10) + 1)),
-    (Step::SlabFilled, Probe::Linear((512 << 10) + 1)),
-    (Step::Settle, Probe::Array(2049, 1025)),
-    (Step::Array, Probe::Array(1025, 1025)),
-    (Step::Array, Probe::Array(2049, 1025)),
-    (Step::ArraySlab, Probe::Array(1, 1)),
-    (Step::ArraySlabFilled, Probe::Array(257, 257)),
-    (Step::ArraySlabFilled, Probe::Array(363, 363)),
-    (Step::ArraySlabFilled, Probe::Array(257, 257)),
-    (Step::ArraySlabFilled, Probe::Array(363, 363)),
-    (Step::ArraySlabFilled, Probe::Array(363, 363)),
-    (Step::ArraySlabFilled, Probe::Array(363, 363)),
-    (Step::ArraySlabFilled, Probe::Array(363, 363)),
+pub(crate) const PROBES: [(ProbeStep, Probe); 25] = [
+    (ProbeStep::Settle, Probe::Linear((8 << 20) + 1)),
+    (ProbeStep::Plain, Probe::Linear((4 << 20) + 1)),
+    (ProbeStep::Plain, Probe::Linear((8 << 20) + 1)),
+    (ProbeStep::Pitched, Probe::Pitched(4100, 1025)),
+    (ProbeStep::Pitched, Probe::Pitched(4100, 2050)),
+    (ProbeStep::Managed, Probe::Managed((4 << 20) + 1)),
+    (ProbeStep::Managed, Probe::Managed((8 << 20) + 1)),
+    (ProbeStep::Slab, Probe::Linear(1)),
+    (ProbeStep::SlabFilled, Probe::Linear((256 << 10) + 1)),
+    (ProbeStep::SlabFilled, Probe::Linear((512 << 10) + 1)),
+    (ProbeStep::SlabFilled, Probe::Linear((256 << 10) + 1)),
+    (ProbeStep::SlabFilled, Probe::Linear((512 << 10) + 1)),
+    (ProbeStep::SlabFilled, Probe::Linear((512 << 10) + 1)),
+    (ProbeStep::SlabFilled, Probe::Linear((512 << 10) + 1)),
+    (ProbeStep::Settle, Probe::Array(2049, 1025)),
+    (ProbeStep::Array, Probe::Array(1025, 1025)),
+    (ProbeStep::Array, Probe::Array(2049, 1025)),
+    (ProbeStep::ArraySlab, Probe::Array(1, 1)),
+    (ProbeStep::ArraySlabFilled, Probe::Array(257, 257)),
+    (ProbeStep::ArraySlabFilled, Probe::Array(363, 363)),
+    (ProbeStep::ArraySlabFilled, Probe::Array(257, 257)),
+    (ProbeStep::ArraySlabFilled, Probe::Array(363, 363)),
+    (ProbeStep::ArraySlabFilled, Probe::Array(363, 363)),
+    (ProbeStep::ArraySlabFilled, Probe::Array(363, 363)),
+    (ProbeStep::ArraySlabFilled, Probe::Array(363, 363)),
 ];
 
 /// Growths of the holder, a step at a time.
-struct Growths(Vec<(Step, u64)>);
+struct Growths(Vec<(ProbeStep, u64)>);
 
 impl Growths {
     /// By the memory of the holder before the probes and after each. `None`: not as many readings, or it shrank.
@@ -81,13 +81,13 @@ impl Growths {
     }
 
     /// The power of two that divides all growths of a step. `None`: there was none.
-    fn unit(&self, step: Step) -> Option<u8> {
+    fn unit(&self, step: ProbeStep) -> Option<u8> {
         let all = self.0.iter().filter(|(of, _)| *of == step).fold(0, |all, (_, growth)| all | growth);
         u8::try_from(all.trailing_zeros()).ok().filter(|_| all > 0)
     }
 
     /// The slab, by a request of one byte and others that fill an open slab.
-    fn slab(&self, first: Step, filled: Step) -> u8 {
+    fn slab(&self, first: ProbeStep, filled: ProbeStep) -> u8 {
         let known = self.unit(first).unwrap_or(PAGE_BITS_ASSUMED);
         self.unit(filled).map_or(known, |filled| known.max(filled))
     }
@@ -97,10 +97,11 @@ impl Growths {
 /// such pages.
 pub(super) fn pages(readings: &[Bytes]) -> Option<Pages> {
     let growths = Growths::of(readings)?;
-    let large = growths.unit(Step::Plain)?.max(growths.unit(Step::Pitched)?);
-    let managed = growths.unit(Step::Managed).unwrap_or(PAGE_BITS_ASSUMED);
-    let pointers = large.max(managed).max(growths.slab(Step::Slab, Step::SlabFilled));
-    let arrays = growths.unit(Step::Array)?.max(growths.slab(Step::ArraySlab, Step::ArraySlabFilled));
+    let large = growths.unit(ProbeStep::Plain)?.max(growths.unit(ProbeStep::Pitched)?);
+    let managed = growths.unit(ProbeStep::Managed).unwrap_or(PAGE_BITS_ASSUMED);
+    let pointers = large.max(managed).max(growths.slab(ProbeStep::Slab, ProbeStep::SlabFilled));
+    let arrays =
+        growths.unit(ProbeStep::Array)?.max(growths.slab(ProbeStep::ArraySlab, ProbeStep::ArraySlabFilled));
     Pages::measured(pointers, arrays)
 }
 

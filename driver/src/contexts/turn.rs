@@ -17,7 +17,7 @@ use std::time::Duration;
 use aliquot_core::id::CardUuid;
 use nix::fcntl::Flock;
 
-use crate::state_dir::wait::{LockHolder, Missed};
+use crate::state_dir::wait::{LockFailure, LockHolder};
 use crate::state_dir::{file, wait};
 
 /// Longest wait for a measurement of another process, which takes some seconds on a driver that answers.
@@ -25,13 +25,13 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// The lock for measurements on a card, held until dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct MeasuringTurn {
     _file: Flock<File>,
 }
 
-// === impl Turn ===
+// === impl MeasuringTurn ===
 
-impl Turn {
+impl MeasuringTurn {
     /// Takes the lock if it is free. It never waits, so the caller may have the node open.
     ///
     /// # Errors
@@ -39,8 +39,8 @@ impl Turn {
     pub fn now(state: &Path, card: &CardUuid) -> io::Result<Option<Self>> {
         match wait::try_lock(open(state, card)?) {
             Ok(file) => Ok(Some(Self { _file: file })),
-            Err(Missed::Held(_)) => Ok(None),
-            Err(Missed::Refused(error)) => Err(error),
+            Err(LockFailure::Held(_)) => Ok(None),
+            Err(LockFailure::Refused(error)) => Err(error),
         }
     }
 

@@ -6,7 +6,7 @@ use aliquot_core::card::Inventory;
 use aliquot_core::dra::{AttributeValue, Device, ResourceSlice};
 use aliquot_core::offer::ServerVersion;
 
-use super::{CardsAt, Finding, Verdict};
+use super::{CardsAt, CheckVerdict, Finding};
 pub use crate::kube::survey::ClusterSight;
 use crate::kube::survey::{NodeFacts, Webhook};
 
@@ -25,7 +25,7 @@ pub fn judge_cluster(sight: &Result<ClusterSight, String>, node: &str, cards: &C
         Ok(sight) => sight,
         Err(why) => {
             let remedy = "give --node-name NAME and --kubeconfig FILE, or run it in the agent's container";
-            return CHECKS.map(|check| Finding::new(check, Verdict::NotChecked, why, remedy)).to_vec();
+            return CHECKS.map(|check| Finding::new(check, CheckVerdict::NotChecked, why, remedy)).to_vec();
         }
     };
     vec![
@@ -37,7 +37,7 @@ pub fn judge_cluster(sight: &Result<ClusterSight, String>, node: &str, cards: &C
 }
 
 fn unseen(check: &'static str, why: &str) -> Finding {
-    Finding::new(check, Verdict::NotChecked, why, "use credentials that may read it")
+    Finding::new(check, CheckVerdict::NotChecked, why, "use credentials that may read it")
 }
 
 fn versions(
@@ -54,7 +54,7 @@ fn versions(
         let found = format!("API server {server}, expected 1.{SERVER_MIN} or later");
         return Finding::new(
             check,
-            Verdict::Failed,
+            CheckVerdict::Failed,
             found,
             "update the cluster: it has no resource.k8s.io/v1",
         );
@@ -72,7 +72,7 @@ fn versions(
             "update the kubelet of this node: 1.{SERVER_MIN} or later, not newer than the server and at most \
              {KUBELET_BEHIND_MAX} behind it"
         );
-        return Finding::new(check, Verdict::Failed, found, remedy);
+        return Finding::new(check, CheckVerdict::Failed, found, remedy);
     }
     if let Some(("containerd", version)) = facts.runtime.split_once("://")
         && (version.starts_with("0.")
@@ -81,7 +81,12 @@ fn versions(
                 .any(|old| version.starts_with(&format!("{old}."))))
     {
         let found = format!("container runtime {}, expected containerd 1.7 or later", facts.runtime);
-        return Finding::new(check, Verdict::Failed, found, "update containerd: older ones do not know CDI");
+        return Finding::new(
+            check,
+            CheckVerdict::Failed,
+            found,
+            "update containerd: older ones do not know CDI",
+        );
     }
     Finding::ok(check, format!("API server {server}, kubelet {}, {}", facts.kubelet, facts.runtime))
 }
@@ -114,7 +119,7 @@ fn gates(check: &'static str, server: &Result<ServerVersion, String>) -> Finding
          has them on",
         list(|(gate, _, _)| gate)
     );
-    Finding::new(check, Verdict::Warning, found, remedy)
+    Finding::new(check, CheckVerdict::Warning, found, remedy)
 }
 
 fn webhooks(check: &'static str, webhooks: &Result<Vec<Webhook>, String>) -> Finding {
@@ -129,7 +134,7 @@ fn webhooks(check: &'static str, webhooks: &Result<Vec<Webhook>, String>) -> Fin
         }
         Some(dead) => Finding::new(
             check,
-            Verdict::Failed,
+            CheckVerdict::Failed,
             format!(
                 "{} must admit every Pod, and its service {} has no ready endpoint",
                 dead.name, dead.service
@@ -151,13 +156,13 @@ fn slices(
     };
     if slices.is_empty() {
         let remedy = "start the agent of this node; its log names what keeps it from publishing";
-        return Finding::new(check, Verdict::Failed, format!("node {node} has none"), remedy);
+        return Finding::new(check, CheckVerdict::Failed, format!("node {node} has none"), remedy);
     }
     if let Some(pool) = incomplete(slices) {
         let remedy = "wait for the agent to write the rest; /readyz of the agent says what keeps it";
         return Finding::new(
             check,
-            Verdict::Failed,
+            CheckVerdict::Failed,
             format!("pool {pool} is incomplete: no device of it is allocated"),
             remedy,
         );
@@ -174,12 +179,12 @@ fn slices(
     if let Some(gone) = published.difference(&there).next() {
         let found = format!("card {gone} is published, and this node does not have it");
         let remedy = "restart the agent; a claim on that card cannot be prepared";
-        return Finding::new(check, Verdict::Failed, found, remedy);
+        return Finding::new(check, CheckVerdict::Failed, found, remedy);
     }
     if let Some(absent) = there.difference(&published).next() {
         let found = format!("card {absent} is not published");
         let remedy = "the agent's log says why; a policy may exclude it";
-        return Finding::new(check, Verdict::Warning, found, remedy);
+        return Finding::new(check, CheckVerdict::Warning, found, remedy);
     }
     let devices: usize = slices.iter().map(|slice| slice.devices.len()).sum();
     Finding::ok(check, format!("{devices} devices of {} cards in {} slices", there.len(), slices.len()))

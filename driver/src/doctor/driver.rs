@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::node_root::{NodeObject, NodeRoot};
-use super::{CardsAt, Finding, Site, Verdict};
+use super::{CardsAt, CheckVerdict, Finding, NodePaths};
 use crate::hardware::vendors::driver_files;
 
 /// Where the kernel lists PCI devices.
@@ -60,7 +60,7 @@ fn on_bus(root: &NodeRoot, vendor: &Vendor) -> NodeObject<usize> {
 }
 
 /// The driver's libraries are found, and the driver answers.
-pub(super) fn libraries(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn libraries(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "driver libraries";
     let answer = match &site.cards {
         CardsAt::Simulated(cards) => {
@@ -75,7 +75,12 @@ pub(super) fn libraries(site: &Site, root: &NodeRoot) -> Finding {
         NodeObject::Here(_) => match driver_files(&site.root, site.driver.as_deref()) {
             Ok(files) => Some(files),
             Err(error) => {
-                return Finding::new(CHECK, Verdict::Failed, error.to_string(), "see docs/user/cluster.md");
+                return Finding::new(
+                    CHECK,
+                    CheckVerdict::Failed,
+                    error.to_string(),
+                    "see docs/user/cluster.md",
+                );
             }
         },
     };
@@ -90,17 +95,17 @@ pub(super) fn libraries(site: &Site, root: &NodeRoot) -> Finding {
             }
             let found = format!("{found}; left out: {}", answer.trouble.join("; "));
             let remedy = "the agent publishes the cards that answer; correct the driver of the others";
-            Finding::new(CHECK, Verdict::Warning, found, remedy)
+            Finding::new(CHECK, CheckVerdict::Warning, found, remedy)
         }
         Err(why) => {
             let bus = [&NVIDIA, &ASCEND].into_iter().filter_map(|vendor| on_bus(root, vendor).here());
             if bus.sum::<usize>() == 0 {
                 let remedy = "the agent publishes none; --node (simulatedNode of the chart) simulates some";
-                return Finding::new(CHECK, Verdict::Warning, "found no NVIDIA or Ascend card", remedy);
+                return Finding::new(CHECK, CheckVerdict::Warning, "found no NVIDIA or Ascend card", remedy);
             }
             Finding::new(
                 CHECK,
-                Verdict::Failed,
+                CheckVerdict::Failed,
                 format!("no driver answers: {}", why.replace('\n', "; ")),
                 "load the driver and run nvidia-smi or npu-smi on the node",
             )
@@ -109,7 +114,7 @@ pub(super) fn libraries(site: &Site, root: &NodeRoot) -> Finding {
 }
 
 /// Every card on the bus has its device file.
-pub(super) fn devices(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn devices(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "device files";
     if matches!(site.cards, CardsAt::Simulated(_)) {
         return Finding::ok(CHECK, "simulated cards need none");
@@ -145,7 +150,7 @@ pub(super) fn devices(site: &Site, root: &NodeRoot) -> Finding {
         if !absent.is_empty() {
             absent.truncate(NAMES_MAX);
             let found = format!("{}: absent {}", vendor.name, absent.join(", "));
-            return Finding::new(CHECK, Verdict::Failed, found, vendor.make);
+            return Finding::new(CHECK, CheckVerdict::Failed, found, vendor.make);
         }
         whole.push(format!("{cards} {} cards have theirs", vendor.name));
     }

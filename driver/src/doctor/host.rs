@@ -6,7 +6,7 @@ use aliquot_core::offer::DRIVER;
 use nix::unistd::geteuid;
 
 use super::node_root::{NodeObject, NodeRoot};
-use super::{Finding, Site, Verdict};
+use super::{CheckVerdict, Finding, NodePaths};
 
 /// Bits of a mode that let the group or everybody else write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -29,7 +29,7 @@ const OTHER_OWNERS: [(&str, &str, &str); 7] = [
 ];
 
 /// The kubelet's directories are where the agent looks for them.
-pub(super) fn kubelet(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn kubelet(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "kubelet";
     let registry = site.kubelet.join("plugins_registry");
     match root.names(&registry) {
@@ -48,13 +48,13 @@ pub(super) fn kubelet(site: &Site, root: &NodeRoot) -> Finding {
                 }
                 None => "start the kubelet, or name its --root-dir with --kubelet-root".to_owned(),
             };
-            Finding::new(CHECK, Verdict::Failed, found, remedy)
+            Finding::new(CHECK, CheckVerdict::Failed, found, remedy)
         }
     }
 }
 
 /// No other driver hands out the same cards.
-pub(super) fn owners(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn owners(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "other drivers";
     let mut found = Vec::new();
     for (dir, word, owner) in OTHER_OWNERS {
@@ -75,11 +75,11 @@ pub(super) fn owners(site: &Site, root: &NodeRoot) -> Finding {
     }
     let remedy =
         "never two for the same cards: keep it off this node (nodeSelector), or keep the agent off it";
-    Finding::new(CHECK, Verdict::Failed, format!("found {}", found.join(", ")), remedy)
+    Finding::new(CHECK, CheckVerdict::Failed, format!("found {}", found.join(", ")), remedy)
 }
 
 /// Directories of the agent belong to root alone.
-pub(super) fn permissions(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn permissions(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "permissions";
     let plugin = site.kubelet.join("plugins").join(DRIVER);
     let mut missing = Vec::new();
@@ -87,7 +87,12 @@ pub(super) fn permissions(site: &Site, root: &NodeRoot) -> Finding {
         match root.owner(dir) {
             NodeObject::Here(owner) if owner.user != 0 && owner.user != geteuid().as_raw() => {
                 let found = format!("{}: found owner {}, expected root", dir.display(), owner.user);
-                return Finding::new(CHECK, Verdict::Failed, found, format!("chown root {}", dir.display()));
+                return Finding::new(
+                    CHECK,
+                    CheckVerdict::Failed,
+                    found,
+                    format!("chown root {}", dir.display()),
+                );
             }
             NodeObject::Here(owner) if owner.mode & WRITABLE_BY_OTHERS != 0 => {
                 let found = format!(
@@ -95,7 +100,12 @@ pub(super) fn permissions(site: &Site, root: &NodeRoot) -> Finding {
                     dir.display(),
                     owner.mode
                 );
-                return Finding::new(CHECK, Verdict::Failed, found, format!("chmod go-w {}", dir.display()));
+                return Finding::new(
+                    CHECK,
+                    CheckVerdict::Failed,
+                    found,
+                    format!("chmod go-w {}", dir.display()),
+                );
             }
             NodeObject::Here(_) => {}
             NodeObject::Absent => missing.push(dir.display().to_string()),
@@ -111,7 +121,7 @@ pub(super) fn permissions(site: &Site, root: &NodeRoot) -> Finding {
 }
 
 /// The agent listens where the kubelet looks.
-pub(super) fn sockets(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn sockets(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "sockets";
     let registry = site.kubelet.join("plugins_registry");
     let names = match root.names(&registry) {
@@ -133,19 +143,19 @@ pub(super) fn sockets(site: &Site, root: &NodeRoot) -> Finding {
     match (ours.len() - dead.len(), dead.first()) {
         (0, None) => Finding::new(
             CHECK,
-            Verdict::Failed,
+            CheckVerdict::Failed,
             format!("found no socket {DRIVER}* in {}", registry.display()),
             "start the agent: `kubectl -n aliquot get pods -o wide` names the one of this node",
         ),
         (0, Some(name)) => Finding::new(
             CHECK,
-            Verdict::Failed,
+            CheckVerdict::Failed,
             format!("{name}: nobody listens"),
             "the agent was killed: `kubectl -n aliquot logs --previous` of its Pod says why",
         ),
         (live, Some(name)) => Finding::new(
             CHECK,
-            Verdict::Warning,
+            CheckVerdict::Warning,
             format!("{live} live, and {name} of an agent that was killed"),
             format!("rm {}", registry.join(name).display()),
         ),

@@ -4,7 +4,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::{Finding, Site, Verdict};
+use super::{CheckVerdict, Finding, NodePaths};
 use crate::agent::metrics::NAMES;
 
 /// Longest wait for connection and answer.
@@ -13,11 +13,11 @@ const WAIT: Duration = Duration::from_secs(3);
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 
 /// The agent serves its metrics.
-pub(super) fn served(site: &Site) -> Finding {
+pub(super) fn served(site: &NodePaths) -> Finding {
     const CHECK: &str = "metrics";
     let Some(address) = site.metrics else {
         let remedy = "name the agent's address with --metrics-address";
-        return Finding::new(CHECK, Verdict::NotChecked, "no address was given", remedy);
+        return Finding::new(CHECK, CheckVerdict::NotChecked, "no address was given", remedy);
     };
     let text = match scrape(address) {
         Ok(text) => text,
@@ -25,7 +25,7 @@ pub(super) fn served(site: &Site) -> Finding {
             let remedy = "start the agent, or name the address of its Pod with --metrics-address";
             return Finding::new(
                 CHECK,
-                Verdict::Warning,
+                CheckVerdict::Warning,
                 format!("{address} does not answer: {error}"),
                 remedy,
             );
@@ -37,7 +37,7 @@ pub(super) fn served(site: &Site) -> Finding {
         let found = format!("{address} serves no metric of the agent");
         return Finding::new(
             CHECK,
-            Verdict::Warning,
+            CheckVerdict::Warning,
             found,
             "name the agent's address with --metrics-address",
         );
@@ -48,7 +48,7 @@ pub(super) fn served(site: &Site) -> Finding {
         let found =
             format!("the agent is of another version than this program ({})", env!("CARGO_PKG_VERSION"));
         let remedy = "take dashboards and documents of the agent's version, or update it";
-        return Finding::new(CHECK, Verdict::Warning, found, remedy);
+        return Finding::new(CHECK, CheckVerdict::Warning, found, remedy);
     }
     Finding::ok(CHECK, format!("{known} families on {address}"))
 }

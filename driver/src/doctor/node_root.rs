@@ -26,7 +26,7 @@ pub(super) enum NodeObject<T> {
 }
 
 /// Who owns a directory, and who may write it.
-pub(super) struct Owner {
+pub(super) struct DirectoryOwner {
     pub(super) user: u32,
     pub(super) mode: u32,
 }
@@ -89,13 +89,13 @@ impl NodeRoot {
     }
 
     /// Owner and mode of a directory.
-    pub(super) fn owner(&self, dir: &Path) -> NodeObject<Owner> {
+    pub(super) fn owner(&self, dir: &Path) -> NodeObject<DirectoryOwner> {
         let read = || {
             let found = fs::metadata(self.find(dir)?)?;
             if !found.is_dir() {
                 return Err(io::ErrorKind::NotADirectory.into());
             }
-            Ok(Owner { user: found.uid(), mode: found.mode() & 0o777 })
+            Ok(DirectoryOwner { user: found.uid(), mode: found.mode() & 0o777 })
         };
         NodeObject::of(read())
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::node_root::{NodeObject, NodeRoot};
-use super::{Finding, Site, Verdict};
+use super::{CheckVerdict, Finding, NodePaths};
 
 /// Configurations of runtimes, in the order in which they are looked for.
 const CONFIGS: [(&str, &str); 6] = [
@@ -31,7 +31,7 @@ struct Said {
 }
 
 /// The runtime gives containers the devices of CDI files.
-pub(super) fn runtime(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn runtime(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "container runtime";
     for (path, name) in CONFIGS {
         match root.text(Path::new(path)) {
@@ -50,34 +50,39 @@ pub(super) fn runtime(site: &Site, root: &NodeRoot) -> Finding {
         }
         None => Finding::new(
             CHECK,
-            Verdict::NotChecked,
+            CheckVerdict::NotChecked,
             "found no configuration of containerd or CRI-O",
             "check that the runtime reads CDI files: containerd 2.0, containerd 1.7 with enable_cdi, or CRI-O 1.28",
         ),
     }
 }
 
-fn judge(check: &'static str, name: &str, path: &str, said: &Said, site: &Site) -> Finding {
+fn judge(check: &'static str, name: &str, path: &str, said: &Said, site: &NodePaths) -> Finding {
     if said.enabled == Some(false) {
         let found = format!("{name}: {path} has enable_cdi = false");
-        return Finding::new(check, Verdict::Failed, found, "set enable_cdi = true and restart the runtime");
+        return Finding::new(
+            check,
+            CheckVerdict::Failed,
+            found,
+            "set enable_cdi = true and restart the runtime",
+        );
     }
     let is_crio = name == "CRI-O";
     let old = said.enabled.is_none() && !is_crio && said.version.is_none_or(|version| version < 3);
     let dirs = if said.dirs.is_empty() { CDI_DIRS.map(str::to_owned).to_vec() } else { said.dirs.clone() };
     let finding = in_dirs(check, &format!("{name}: {path}"), &dirs, site);
-    if finding.verdict != Verdict::Ok {
+    if finding.verdict != CheckVerdict::Ok {
         return finding;
     }
     if old {
         let found = format!("{name}: {path} does not set enable_cdi; containerd 1.7 then ignores CDI files");
         let remedy = "containerd 2.0 needs nothing; for 1.7 set enable_cdi = true and restart it";
-        return Finding::new(check, Verdict::Warning, found, remedy);
+        return Finding::new(check, CheckVerdict::Warning, found, remedy);
     }
     match said.default_runtime.as_deref().filter(|name| name.contains("nvidia") || name.contains("ascend")) {
         Some(vendor) => Finding::new(
             check,
-            Verdict::Warning,
+            CheckVerdict::Warning,
             format!(
                 "{name}: the default runtime is `{vendor}`, whose hook gives containers cards beside the agent"
             ),
@@ -88,7 +93,7 @@ fn judge(check: &'static str, name: &str, path: &str, said: &Said, site: &Site) 
 }
 
 /// Whether the agent's directory is among those that the runtime reads.
-fn in_dirs(check: &'static str, found: &str, dirs: &[String], site: &Site) -> Finding {
+fn in_dirs(check: &'static str, found: &str, dirs: &[String], site: &NodePaths) -> Finding {
     let same = |dir: &String| canonical(Path::new(dir)) == canonical(&site.cdi);
     if dirs.iter().any(same) {
         return Finding::ok(check, format!("{found}; it reads {}", site.cdi.display()));
@@ -100,7 +105,7 @@ fn in_dirs(check: &'static str, found: &str, dirs: &[String], site: &Site) -> Fi
     );
     let remedy =
         format!("set --cdi-dir (cdiDir of the chart) to {}", dirs.first().map_or("", String::as_str));
-    Finding::new(check, Verdict::Failed, found, remedy)
+    Finding::new(check, CheckVerdict::Failed, found, remedy)
 }
 
 /// `/var/run` is `/run`.

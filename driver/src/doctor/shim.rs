@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Finding, Verdict};
+use super::{CheckVerdict, Finding};
 
 /// This very program, also after another version has taken its place on disk.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -40,7 +40,7 @@ pub(super) fn loadable() -> Finding {
     let unseen = |why: String| {
         Finding::new(
             CHECK,
-            Verdict::NotChecked,
+            CheckVerdict::NotChecked,
             why,
             "free space in the temporary directory, or name another in TMPDIR",
         )
@@ -60,7 +60,7 @@ pub(super) fn loadable() -> Finding {
         ),
         Ok(Some(why)) => Finding::new(
             CHECK,
-            Verdict::Failed,
+            CheckVerdict::Failed,
             why,
             "shares would not be enforced: check that the temporary directory allows execution, and report this",
         ),

@@ -3,13 +3,13 @@
 use aliquot_core::id::ClaimUid;
 
 use super::node_root::{NodeObject, NodeRoot};
-use super::{Finding, Site, Verdict};
+use super::{CheckVerdict, Finding, NodePaths};
 
 /// Beginning of the UID of a local run, which has no CDI file.
 const RUN: &str = "run-";
 
 /// Every claim with grants has its CDI file.
-pub(super) fn claims(site: &Site, root: &NodeRoot) -> Finding {
+pub(super) fn claims(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "prepared claims";
     let grants = site.state.join("grants");
     let names = match root.names(&grants) {
@@ -27,7 +27,7 @@ pub(super) fn claims(site: &Site, root: &NodeRoot) -> Finding {
         None => Finding::ok(CHECK, format!("{} have their CDI files", claims.len())),
         Some(first) => Finding::new(
             CHECK,
-            Verdict::Failed,
+            CheckVerdict::Failed,
             format!(
                 "{} of {} have no CDI file in {}, such as claim {first}: their containers cannot start",
                 absent.len(),

@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aliquot_backend_sim::{Served, SimNode};
+use aliquot_backend_sim::{ServedCards, SimNode};
 use aliquot_core::card::Card;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::CardUuid;
@@ -58,7 +58,7 @@ pub(super) fn serve(node: &mut SimNode, catalogue: &Catalogue, state: &Path) -> 
         container: CONTAINER.to_owned(),
         content: MountContent::ReadOnly,
     };
-    let served = Served { cards, library: Some(library), mounts: vec![machine] };
+    let served = ServedCards { cards, library: Some(library), mounts: vec![machine] };
     node.serve(served).map_err(|error| HardwareError::Cards(chain(&error)))
 }
 
@@ -150,7 +150,7 @@ fn die_of(uuid: &CardUuid) -> Option<[u32; 5]> {
 mod tests {
     use aliquot_backend_sim::Personality;
     use aliquot_core::partition::Part;
-    use aliquot_core::ports::{Expected, PartitionAt};
+    use aliquot_core::ports::{ExpectedPartition, PartitionAt};
 
     use super::*;
     use crate::hardware::{Hardware, NodeSpec};
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(access.nodes[0].container, format!("/dev/davinci{}", made.handle.id));
         let mounts: Vec<&str> = access.mounts.iter().map(|mount| mount.container.as_str()).collect();
         assert_eq!(mounts, ["/usr/local/dcmi", CONTAINER]);
-        hardware.backend.destroy_partition(&at, &Expected::Handle(made.handle)).unwrap();
+        hardware.backend.destroy_partition(&at, &ExpectedPartition::Handle(made.handle)).unwrap();
         assert_eq!(npus.state().unwrap().vnpus, []);
     }
 

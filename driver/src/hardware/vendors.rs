@@ -5,7 +5,7 @@
 //! | NVIDIA | `libnvidia-ml.so.1` | by the loader |
 //! | Ascend | `libdcmi.so` | in `LD_LIBRARY_PATH`, else in the driver's directories below `ALIQUOT_ASCEND_ROOT` (default `/`) |
 //!
-//! For containers NVIDIA's library is looked for on the host, below a [`Place`], and by the loader only where the host has none.
+//! For containers NVIDIA's library is looked for on the host, below a [`HostRoots`], and by the loader only where the host has none.
 //!
 //! Each is opened by itself. One that is absent or broken stops no other: an absent one is no trouble, a broken one is told by
 //! [`DeviceBackend::trouble`].
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use aliquot_backend_ascend::{AscendNode, FaultCodes, Site};
 use aliquot_backend_nvidia::NvidiaNode;
 use aliquot_backend_nvidia::driver_root::others;
-pub use aliquot_backend_nvidia::driver_root::{DriverFiles, DriverRootError, Place, resolve_within};
+pub use aliquot_backend_nvidia::driver_root::{DriverFiles, DriverRootError, HostRoots, resolve_within};
 use aliquot_backend_nvidia::xid::{self, Xids};
 pub use aliquot_backend_nvidia::{Context, Probe};
 use aliquot_core::catalogue::Catalogue;
@@ -35,7 +35,7 @@ pub const OVERRIDES_BYTES_MAX: usize = xid::OVERRIDES_BYTES_MAX;
 const XID_MAX: u64 = 0xffff;
 
 /// One vendor's cards, opened.
-struct Opened {
+struct VendorCards {
     vendor: Vendor,
     driver: String,
     /// The catalogue with the models of its cards.
@@ -46,7 +46,7 @@ struct Opened {
 }
 
 /// Why a vendor has no cards here.
-enum Unopened {
+enum NoVendorCards {
     /// The machine has no driver of the vendor.
     Absent(String),
     /// It has one, which does not serve.
@@ -54,33 +54,33 @@ enum Unopened {
 }
 
 /// Opens one vendor: for programs of this machine, or for containers that get the driver's files from a place on the host.
-type Open = fn(&Catalogue, Option<&Place>) -> Result<Opened, Unopened>;
+type OpenVendor = fn(&Catalogue, Option<&HostRoots>) -> Result<VendorCards, NoVendorCards>;
 
 /// Every vendor, in the order of its cards on a node.
-const VENDORS: [(&str, Open); 2] = [("NVIDIA", nvidia), ("Ascend", ascend)];
+const VENDORS: [(&str, OpenVendor); 2] = [("NVIDIA", nvidia), ("Ascend", ascend)];
 
-fn nvidia(catalogue: &Catalogue, place: Option<&Place>) -> Result<Opened, Unopened> {
+fn nvidia(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<VendorCards, NoVendorCards> {
     let node = match place {
         Some(place) => NvidiaNode::open_for_containers(catalogue, place),
         None => NvidiaNode::open(catalogue),
     };
     let node = node.map_err(|error| match error.is_absence() {
-        true => Unopened::Absent(chain(&error)),
-        false => Unopened::Broken(chain(&error)),
+        true => NoVendorCards::Absent(chain(&error)),
+        false => NoVendorCards::Broken(chain(&error)),
     })?;
     let (driver, catalogue) = (node.driver().to_owned(), node.catalogue().clone());
     let others = place.map(|place| others(place, node.files())).unwrap_or_default();
-    Ok(Opened { vendor: cuda(), driver, catalogue, backend: node, others })
+    Ok(VendorCards { vendor: cuda(), driver, catalogue, backend: node, others })
 }
 
-fn ascend(catalogue: &Catalogue, _: Option<&Place>) -> Result<Opened, Unopened> {
+fn ascend(catalogue: &Catalogue, _: Option<&HostRoots>) -> Result<VendorCards, NoVendorCards> {
     let site = Site { root: config::ascend_root(), search: config::library_directories() };
     let node = AscendNode::open(catalogue, &site).map_err(|error| match error.is_absence() {
-        true => Unopened::Absent(chain(&error)),
-        false => Unopened::Broken(chain(&error)),
+        true => NoVendorCards::Absent(chain(&error)),
+        false => NoVendorCards::Broken(chain(&error)),
     })?;
     let (driver, catalogue) = (node.driver().to_owned(), node.catalogue().clone());
-    Ok(Opened { vendor: dcmi(), driver, catalogue, backend: node, others: Vec::new() })
+    Ok(VendorCards { vendor: dcmi(), driver, catalogue, backend: node, others: Vec::new() })
 }
 
 /// NPUs of a machine below another root than this machine's, such as simulated ones.
@@ -116,7 +116,7 @@ pub fn all() -> Vec<Vendor> {
 /// # Errors
 /// [`DriverRootError`]: there is no driver, or it is half installed.
 pub fn driver_files(host: &Path, driver: Option<&Path>) -> Result<DriverFiles, DriverRootError> {
-    DriverFiles::find(&Place { host: host.to_owned(), driver: driver.map(Path::to_owned) })
+    DriverFiles::find(&HostRoots { host: host.to_owned(), driver: driver.map(Path::to_owned) })
 }
 
 /// Calls a vendor's library with all signals blocked in this thread. Threads that the library starts inherit that, so that none of
@@ -166,11 +166,11 @@ impl MachineCards {
     ///
     /// # Errors
     /// As [`MachineCards::open`]. A vendor whose driver root is named and has no driver counts as one without cards.
-    pub fn open_for_containers(catalogue: &Catalogue, place: &Place) -> Result<Arc<Self>, NoCards> {
+    pub fn open_for_containers(catalogue: &Catalogue, place: &HostRoots) -> Result<Arc<Self>, NoCards> {
         Self::of(catalogue, Some(place))
     }
 
-    fn of(catalogue: &Catalogue, place: Option<&Place>) -> Result<Arc<Self>, NoCards> {
+    fn of(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<Arc<Self>, NoCards> {
         let mut catalogue = catalogue.clone();
         let (mut members, mut vendors, mut drivers) = (Vec::new(), Vec::new(), Vec::new());
         let (mut broken, mut reasons, mut others) = (Vec::new(), Vec::new(), Vec::new());
@@ -187,8 +187,8 @@ impl MachineCards {
                     others.extend(opened.others);
                     members.push(Member { name: name.to_owned(), backend: opened.backend });
                 }
-                Err(Unopened::Absent(why)) => reasons.push(why),
-                Err(Unopened::Broken(why)) => {
+                Err(NoVendorCards::Absent(why)) => reasons.push(why),
+                Err(NoVendorCards::Broken(why)) => {
                     reasons.push(why.clone());
                     broken.push(why);
                 }

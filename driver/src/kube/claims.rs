@@ -8,7 +8,7 @@ use aliquot_core::dra::ResourceClaim;
 
 use super::client::Connection;
 use super::convert;
-use super::failure::{Call, code, printable};
+use super::failure::{ApiCall, code, printable};
 use crate::agent::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
 
 /// Time that one GET may take; the kubelet waits 45 s for the whole call.
@@ -87,7 +87,7 @@ pub(super) fn path(claim: &ClaimReference) -> Result<String, AgentError> {
 /// The claim as JSON text.
 pub(super) async fn get_claim(client: &Client, claim: &ClaimReference) -> Result<String, AgentError> {
     let object = format!("{}/{}", claim.namespace, claim.name);
-    let call = Call { verb: "get", resource: "resourceclaims.resource.k8s.io", object: &object };
+    let call = ApiCall { verb: "get", resource: "resourceclaims.resource.k8s.io", object: &object };
     let request = http::Request::get(path(claim)?).body(Vec::new()).map_err(|error| AgentError {
         message: format!("claim {}: no request can be made of it: {error}", printable(&object)),
         disposition: Disposition::Refuse,

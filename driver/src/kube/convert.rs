@@ -3,7 +3,7 @@
 use aliquot_core::dra::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1 as api;
 
-use crate::manifest::{self, Object, Severity};
+use crate::manifest::{self, Object, ProblemSeverity};
 
 /// A slice as the client sends it.
 pub(super) fn to_api(slice: &ResourceSlice) -> Result<api::ResourceSlice, serde_json::Error> {
@@ -24,6 +24,6 @@ pub(super) fn from_api(object: &api::ResourceSlice) -> Option<ResourceSlice> {
 pub(super) fn claim(text: &str) -> Result<Option<ResourceClaim>, String> {
     let (manifests, problems) = manifest::read("API server", text);
     let errors: Vec<String> =
-        problems.iter().filter(|p| p.severity == Severity::Error).map(ToString::to_string).collect();
+        problems.iter().filter(|p| p.severity == ProblemSeverity::Error).map(ToString::to_string).collect();
     if errors.is_empty() { Ok(manifests.claims.into_iter().next()) } else { Err(errors.join("; ")) }
 }

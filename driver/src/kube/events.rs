@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 
 use super::backoff::Backoff;
 use super::client::Connection;
-use super::failure::{Call, code, printable};
-use crate::agent::ports::{AgentEvent, ClaimReference, EventObject, EventSink, Severity};
+use super::failure::{ApiCall, code, printable};
+use crate::agent::ports::{AgentEvent, ClaimReference, EventObject, EventSeverity, EventSink};
 use crate::clock;
 
 /// Events that wait to be written.
@@ -49,7 +49,7 @@ pub struct EventQueue {
 }
 
 /// The task that writes.
-struct Writer {
+struct EventWriter {
     client: Client,
     node: String,
     dropped: Arc<AtomicU64>,
@@ -74,7 +74,7 @@ impl EventQueue {
     pub fn start(connection: &Connection, node: &str) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
-        let writer = Writer {
+        let writer = EventWriter {
             client: connection.client.clone(),
             node: node.to_owned(),
             dropped: Arc::clone(&dropped),
@@ -99,9 +99,9 @@ impl EventSink for EventQueue {
     }
 }
 
-// === impl Writer ===
+// === impl EventWriter ===
 
-impl Writer {
+impl EventWriter {
     async fn run(mut self, mut receiver: mpsc::Receiver<AgentEvent>) {
         loop {
             let pending = self.series.values().any(|series| series.count > series.written);
@@ -132,10 +132,10 @@ impl Writer {
         let name = object.metadata.name.clone().unwrap_or_default();
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let call = Call { verb: "create", resource: RESOURCE, object: &name };
+        let call = ApiCall { verb: "create", resource: RESOURCE, object: &name };
         let params = PostParams::default();
         let written = self.attempts(call, || events.create(&params, &object)).await;
-        if written == Some(Written::Stored) {
+        if written == Some(EventWriteOutcome::Stored) {
             let now = clock::now();
             let series = Series { namespace, name, count: 1, written: 1, last: now, last_write: now };
             self.series.insert(event, series);
@@ -153,13 +153,13 @@ impl Writer {
             let Some(series) = self.series.get(&event) else { continue };
             let count = series.count;
             let events: Api<Event> = Api::namespaced(self.client.clone(), &series.namespace);
-            let call = Call { verb: "patch", resource: RESOURCE, object: &series.name };
+            let call = ApiCall { verb: "patch", resource: RESOURCE, object: &series.name };
             let observed = EventSeries { count, last_observed_time: MicroTime(stamp()) };
             let patch = Patch::Merge(serde_json::json!({ "series": observed }));
             let params = PatchParams::default();
             let written = self.attempts(call, || events.patch(&series.name, &params, &patch)).await;
             match (written, self.series.get_mut(&event)) {
-                (Some(Written::Stored), Some(series)) => {
+                (Some(EventWriteOutcome::Stored), Some(series)) => {
                     series.written = count;
                     series.last_write = clock::now();
                 }
@@ -172,7 +172,7 @@ impl Writer {
     }
 
     /// Tries a write several times; `None`: given up, and counted.
-    async fn attempts<F, T>(&self, call: Call<'_>, write: impl Fn() -> F) -> Option<Written>
+    async fn attempts<F, T>(&self, call: ApiCall<'_>, write: impl Fn() -> F) -> Option<EventWriteOutcome>
     where
         F: Future<Output = Result<T, ::kube::Error>>,
     {
@@ -183,11 +183,11 @@ impl Writer {
                 tokio::time::sleep(backoff.delay()).await;
             }
             match tokio::time::timeout(REQUEST_TIMEOUT, write()).await {
-                Ok(Ok(_)) => return Some(Written::Stored),
+                Ok(Ok(_)) => return Some(EventWriteOutcome::Stored),
                 Ok(Err(error)) => match code(&error) {
-                    Some(404) => return Some(Written::Gone),
+                    Some(404) => return Some(EventWriteOutcome::Gone),
                     // The answer of an earlier attempt was lost.
-                    Some(409) if attempt > 0 => return Some(Written::Stored),
+                    Some(409) if attempt > 0 => return Some(EventWriteOutcome::Stored),
                     Some(400..=403 | 405 | 422) => {
                         last = Some(call.failed(&error));
                         break;
@@ -217,8 +217,8 @@ impl Writer {
             reporting_instance: Some(cut(self.node.clone(), 128)),
             type_: Some(
                 match event.severity {
-                    Severity::Normal => "Normal",
-                    Severity::Warning => "Warning",
+                    EventSeverity::Normal => "Normal",
+                    EventSeverity::Warning => "Warning",
                 }
                 .to_owned(),
             ),
@@ -234,7 +234,7 @@ impl Writer {
 
 /// What came of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
+enum EventWriteOutcome {
     /// The server has it.
     Stored,
     /// The object or its namespace does not exist.

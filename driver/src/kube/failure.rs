@@ -9,7 +9,7 @@ const TEXT_MAX: usize = 400;
 
 /// One call, in the words of RBAC.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct ApiCall<'a> {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`.
     pub(super) verb: &'static str,
     /// Resource with its group: `resourceslices.resource.k8s.io`.
@@ -18,9 +18,9 @@ pub(super) struct Call<'a> {
     pub(super) object: &'a str,
 }
 
-// === impl Call ===
+// === impl ApiCall ===
 
-impl Call<'_> {
+impl ApiCall<'_> {
     /// The error of this call.
     pub(super) fn failed(self, error: &::kube::Error) -> AgentError {
         let Self { verb, resource, object } = self;
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn dispositions_follow_the_status_code() {
-        let call = Call { verb: "create", resource: "resourceslices.resource.k8s.io", object: "a" };
+        let call = ApiCall { verb: "create", resource: "resourceslices.resource.k8s.io", object: "a" };
         for (code, disposition) in [
             (401, Disposition::Broken),
             (403, Disposition::Broken),

@@ -7,7 +7,7 @@ use aliquot_core::offer::ServerVersion;
 use serde_json::Value;
 
 use super::client::Connection;
-use super::failure::{Call, code, printable};
+use super::failure::{ApiCall, code, printable};
 use super::version;
 use crate::agent::ports::AgentError;
 use crate::manifest::Reader;
@@ -97,7 +97,7 @@ pub enum ListError {
 
 /// What is known of the cluster besides its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListingSummary {
     /// Address of the API server.
     pub server: String,
     /// Its version; `None` if it states none that is understood.
@@ -123,11 +123,11 @@ pub async fn read(
     connection: &Connection,
     reader: &mut Reader,
     mut progress: impl FnMut(usize, usize),
-) -> Result<Listed, ListError> {
+) -> Result<ListingSummary, ListError> {
     let server = connection.server().to_owned();
     let request = |error: AgentError| ListError::Request { server: server.clone(), error };
     let client = &connection.client;
-    let call = Call { verb: "get", resource: "/version", object: "" };
+    let call = ApiCall { verb: "get", resource: "/version", object: "" };
     let info = match tokio::time::timeout(REQUEST_TIMEOUT, client.apiserver_version()).await {
         Err(_elapsed) => return Err(request(call.timed_out(REQUEST_TIMEOUT))),
         Ok(info) => info.map_err(|error| request(call.failed(&error)))?,
@@ -147,15 +147,15 @@ pub async fn read(
                 let version = printable(&info.git_version);
                 return Err(ListError::NotServed { server, resource: resource.full, version });
             }
-            Err(Refused::Forbidden) => forbidden.push(resource.full),
-            Err(Refused::Failed(error)) => return Err(request(error)),
+            Err(ListFailure::Forbidden) => forbidden.push(resource.full),
+            Err(ListFailure::Failed(error)) => return Err(request(error)),
         }
     }
     if !forbidden.is_empty() {
         return Err(ListError::Forbidden { server, resources: forbidden });
     }
     let version = version::server_version(&info.major, &info.minor, &info.git_version);
-    Ok(Listed { server, version, objects })
+    Ok(ListingSummary { server, version, objects })
 }
 
 /// One page, as a list that the manifest reader takes.
@@ -165,13 +165,13 @@ struct Page {
     next: Option<String>,
 }
 
-enum Refused {
+enum ListFailure {
     Forbidden,
     Failed(AgentError),
 }
 
 /// All pages of a resource; `None`: no version of the API serves it.
-async fn list(client: &Client, resource: &Resource) -> Result<Option<Vec<Page>>, Refused> {
+async fn list(client: &Client, resource: &Resource) -> Result<Option<Vec<Page>>, ListFailure> {
     for prefix in resource.prefixes {
         let mut listings = 0;
         loop {
@@ -179,12 +179,12 @@ async fn list(client: &Client, resource: &Resource) -> Result<Option<Vec<Page>>,
                 Ok(pages) => return Ok(Some(pages)),
                 Err(error) => match code(&error) {
                     Some(404) => break,
-                    Some(403) => return Err(Refused::Forbidden),
+                    Some(403) => return Err(ListFailure::Forbidden),
                     // A page token lives some minutes only.
                     Some(410) if listings + 1 < LISTINGS_MAX => listings += 1,
                     _ => {
-                        let call = Call { verb: "list", resource: resource.full, object: "" };
-                        return Err(Refused::Failed(call.failed(&error)));
+                        let call = ApiCall { verb: "list", resource: resource.full, object: "" };
+                        return Err(ListFailure::Failed(call.failed(&error)));
                     }
                 },
             }

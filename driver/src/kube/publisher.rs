@@ -34,13 +34,13 @@ use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::resource::v1 as api;
 use tokio::sync::watch;
 
-use self::copies::{Copies, Seen};
-use self::execute::Owner;
-use self::plan::{Accepted, Situation, Write, plan};
+use self::copies::{Seen, ServerCopies};
+use self::execute::SliceOwner;
+use self::plan::{AcceptedWrite, Situation, Write, plan};
 use self::readback::Losses;
 use super::backoff::Backoff;
 use super::client::Connection;
-use super::failure::Call;
+use super::failure::ApiCall;
 use crate::agent::ports::{AgentError, DesiredSlices, Publication};
 use crate::clock;
 
@@ -74,16 +74,16 @@ pub struct Publisher {
 }
 
 /// The publisher at work.
-struct Task {
+struct PublisherTask {
     client: Client,
     slices: Api<api::ResourceSlice>,
     node: NodeName,
     timing: Timing,
-    copies: Copies,
-    accepted: BTreeMap<String, Accepted>,
+    copies: ServerCopies,
+    accepted: BTreeMap<String, AcceptedWrite>,
     /// What the server changed in the present slices, by slice.
     losses: BTreeMap<String, Losses>,
-    owner: Owner,
+    owner: SliceOwner,
     server: Option<ServerVersion>,
     /// When the server was asked for its fields; `None`: it must be asked.
     probed: Option<Instant>,
@@ -136,7 +136,7 @@ impl Publisher {
         mut desired: watch::Receiver<Option<DesiredSlices>>,
         publication: watch::Sender<Publication>,
     ) {
-        let mut task = Task::new(self);
+        let mut task = PublisherTask::new(self);
         let selector = format!("spec.driver={DRIVER},spec.nodeName={}", task.node);
         // The end of a silent connection is noticed five seconds after this timeout.
         let config = watcher::Config::default().fields(&selector).timeout(60);
@@ -176,19 +176,19 @@ async fn until(alarm: Option<Instant>) {
     }
 }
 
-// === impl Task ===
+// === impl PublisherTask ===
 
-impl Task {
+impl PublisherTask {
     fn new(publisher: Publisher) -> Self {
         let Publisher { client, node, timing } = publisher;
         Self {
             slices: Api::all(client.clone()),
             client,
-            copies: Copies::new(DRIVER, node.as_str()),
+            copies: ServerCopies::new(DRIVER, node.as_str()),
             node,
             accepted: BTreeMap::new(),
             losses: BTreeMap::new(),
-            owner: Owner::Unknown,
+            owner: SliceOwner::Unknown,
             server: None,
             probed: None,
             listed: false,
@@ -240,7 +240,7 @@ impl Task {
                 }
             }
             Err(error) => {
-                let call = Call { verb: "watch", resource: "resourceslices.resource.k8s.io", object: "" };
+                let call = ApiCall { verb: "watch", resource: "resourceslices.resource.k8s.io", object: "" };
                 // The server that answers next may be another one, or another version.
                 self.probed = None;
                 let error = watch_error(call, &error);
@@ -334,7 +334,7 @@ impl Task {
 
     async fn ask_server(&mut self) -> Result<(), AgentError> {
         let limit = self.timing.request;
-        let call = Call { verb: "get", resource: "/version", object: "" };
+        let call = ApiCall { verb: "get", resource: "/version", object: "" };
         let asked = probe::probe(&self.client, DRIVER, self.node.as_str());
         let server = tokio::time::timeout(limit, asked).await.map_err(|_elapsed| call.timed_out(limit))??;
         if self.server != Some(server) {
@@ -407,9 +407,9 @@ fn publishable(
     (wanted, broken.into_iter().collect())
 }
 
-fn watch_error(call: Call<'_>, error: &watcher::Error) -> AgentError {
+fn watch_error(call: ApiCall<'_>, error: &watcher::Error) -> AgentError {
     match error {
-        watcher::Error::InitialListFailed(error) => Call { verb: "list", ..call }.failed(error),
+        watcher::Error::InitialListFailed(error) => ApiCall { verb: "list", ..call }.failed(error),
         watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => call.failed(error),
         watcher::Error::WatchError(status) => call.failed(&::kube::Error::Api(status.clone())),
         watcher::Error::NoResourceVersion => AgentError {

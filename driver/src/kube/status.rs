@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::claims::{get_claim, path};
 use super::client::Connection;
-use super::failure::{Call, code, printable};
+use super::failure::{ApiCall, code, printable};
 use crate::agent::pod_names::PodNames;
 use crate::agent::ports::{
     AgentError, BoxFuture, ClaimReference, Condition, DeviceStatus, StatusWriter, Truth,
@@ -76,7 +76,7 @@ impl ApiStatus {
 
     /// Sends the patch; whether it is applied, rather than in conflict with a change by others.
     async fn send(&self, claim: &ClaimReference, object: &str, patch: &Value) -> Result<bool, AgentError> {
-        let call = Call { verb: "patch", resource: "resourceclaims/status.resource.k8s.io", object };
+        let call = ApiCall { verb: "patch", resource: "resourceclaims/status.resource.k8s.io", object };
         let request = http::Request::patch(format!("{}/status", path(claim)?))
             .header("content-type", "application/merge-patch+json")
             .body(patch.to_string().into_bytes())

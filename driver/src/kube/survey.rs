@@ -8,7 +8,7 @@ use aliquot_core::offer::{DRIVER, ServerVersion};
 use serde_json::Value;
 
 use super::client::Connection;
-use super::failure::{Call, printable};
+use super::failure::{ApiCall, printable};
 use super::publisher::probe;
 use crate::manifest::Reader;
 
@@ -61,7 +61,7 @@ pub async fn survey(connection: &Connection, node: &str) -> ClusterSight {
 }
 
 async fn get(connection: &Connection, resource: &'static str, path: &str) -> Result<Value, String> {
-    let call = Call { verb: "get", resource, object: "" };
+    let call = ApiCall { verb: "get", resource, object: "" };
     let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
     match tokio::time::timeout(REQUEST, connection.client.request_text(request)).await {
         Err(_elapsed) => Err(call.timed_out(REQUEST).message),

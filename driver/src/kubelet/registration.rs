@@ -14,7 +14,7 @@ pub const SERVICES: [&str; 4] =
 
 /// Whether the kubelet accepted the plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Registered {
+pub enum RegistrationOutcome {
     /// The kubelet has not answered.
     #[default]
     Waiting,
@@ -28,7 +28,7 @@ pub enum Registered {
 #[derive(Debug)]
 pub struct RegistrationService {
     endpoint: PathBuf,
-    registered: watch::Sender<Registered>,
+    registered: watch::Sender<RegistrationOutcome>,
 }
 
 // === impl RegistrationService ===
@@ -36,7 +36,7 @@ pub struct RegistrationService {
 impl RegistrationService {
     /// A service that sends the kubelet to this endpoint, and reports its answer.
     #[must_use]
-    pub const fn new(endpoint: PathBuf, registered: watch::Sender<Registered>) -> Self {
+    pub const fn new(endpoint: PathBuf, registered: watch::Sender<RegistrationOutcome>) -> Self {
         Self { endpoint, registered }
     }
 }
@@ -59,11 +59,11 @@ impl wire::registration_server::Registration for RegistrationService {
         let status = request.into_inner();
         let registered = if status.plugin_registered {
             tracing::info!("the kubelet registered the plugin");
-            Registered::Accepted
+            RegistrationOutcome::Accepted
         } else {
             let reason: String = status.error.chars().take(1024).collect();
             tracing::error!(reason = reason.escape_debug().to_string(), "the kubelet refused the plugin");
-            Registered::Refused(reason)
+            RegistrationOutcome::Refused(reason)
         };
         self.registered.send_replace(registered);
         Ok(Response::new(wire::RegistrationStatusResponse {}))

@@ -13,7 +13,7 @@ use tonic::transport::server::Router;
 use super::dra::{ClaimHandler, DraService};
 use super::health::{HealthList, HealthService};
 use super::proto::{dra_v1, dra_v1beta1, health_v1, health_v1alpha1, pluginregistration_v1};
-use super::registration::{Registered, RegistrationService};
+use super::registration::{RegistrationOutcome, RegistrationService};
 use super::sockets::{SocketError, SocketPaths, bind, remove};
 
 /// Longest wait for calls in progress at a stop: the kubelet repeats those that are cut off a minute later.
@@ -26,19 +26,19 @@ pub struct Services {
     /// Health of every device.
     pub health: watch::Receiver<HealthList>,
     /// Where the kubelet's answer to the registration goes.
-    pub registered: watch::Sender<Registered>,
+    pub registered: watch::Sender<RegistrationOutcome>,
 }
 
 /// Both servers, running.
 #[derive(Debug)]
 pub struct KubeletServer {
     paths: SocketPaths,
-    service: Running,
-    registration: Running,
+    service: RunningServer,
+    registration: RunningServer,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningServer {
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<(), tonic::transport::Error>>,
 }
@@ -64,12 +64,13 @@ impl KubeletServer {
             .add_service(health_v1alpha1::dra_resource_health_server::DraResourceHealthServer::new(
                 HealthService::new(health, stopped),
             ));
-        let service = Running::start(bind(&paths.service)?, router, stop);
+        let service = RunningServer::start(bind(&paths.service)?, router, stop);
         let endpoint = paths.service.clone();
         let registration = RegistrationService::new(endpoint, services.registered);
         let router = Server::builder()
             .add_service(pluginregistration_v1::registration_server::RegistrationServer::new(registration));
-        let registration = Running::start(bind(&paths.registration)?, router, watch::Sender::new(false));
+        let registration =
+            RunningServer::start(bind(&paths.registration)?, router, watch::Sender::new(false));
         Ok(Self { paths, service, registration })
     }
 
@@ -111,9 +112,9 @@ impl KubeletServer {
     }
 }
 
-// === impl Running ===
+// === impl RunningServer ===
 
-impl Running {
+impl RunningServer {
     fn start(listener: UnixListener, router: Router, stop: watch::Sender<bool>) -> Self {
         let stopped = stop.subscribe();
         let incoming = UnixListenerStream::new(listener);

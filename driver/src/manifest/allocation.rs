@@ -8,7 +8,7 @@ use aliquot_core::dra::{
 use aliquot_core::quantity::Quantity;
 
 use super::field::{Context, Path};
-use super::tree::Node;
+use super::tree::YamlNode;
 use super::{claim, name, node, toleration};
 
 const RESULTS_MAX: usize = 32;
@@ -16,7 +16,7 @@ const CONFIG_MAX: usize = 64;
 const CONDITIONS_MAX: usize = 4;
 
 /// Reads `status`; of it, the allocation.
-pub(super) fn status(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<AllocationResult> {
+pub(super) fn status(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<AllocationResult> {
     let mut result = None;
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -29,7 +29,7 @@ pub(super) fn status(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Opti
     result
 }
 
-fn allocation(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> AllocationResult {
+fn allocation(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> AllocationResult {
     let mut result = AllocationResult::default();
     for entry in cx.entries(value, path) {
         let at = path.key(entry);
@@ -52,7 +52,7 @@ fn allocation(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Allocation
     result
 }
 
-fn device(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<DeviceResult> {
+fn device(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<DeviceResult> {
     let (mut request, mut driver, mut pool, mut device) = (None, None, None, None);
     let (mut access, mut tolerations, mut share_id) = (Access::Normal, Vec::new(), None);
     let (mut binding, mut failure, mut consumed) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -94,7 +94,7 @@ fn device(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<DeviceR
     })
 }
 
-fn quantities(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+fn quantities(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
     let mut quantities = BTreeMap::new();
     for entry in cx.entries(value, path) {
         let at = path.key(entry);
@@ -105,7 +105,7 @@ fn quantities(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> BTreeMap<S
     quantities
 }
 
-fn config(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<AllocatedConfig> {
+fn config(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<AllocatedConfig> {
     let (mut source, mut requests, mut opaque) = (None, Vec::new(), None);
     for entry in cx.entries(value, path) {
         let at = path.key(entry);

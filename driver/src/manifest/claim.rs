@@ -13,7 +13,7 @@ use super::documents::Version;
 use super::field::{Context, Path};
 use super::name;
 use super::toleration::tolerations;
-use super::tree::Node;
+use super::tree::YamlNode;
 
 const REQUESTS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
@@ -58,7 +58,7 @@ enum Class {
 }
 
 /// Reads the `spec` of a claim or of a template's claim.
-pub(super) fn spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version) -> ClaimSpec {
+pub(super) fn spec(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, version: Version) -> ClaimSpec {
     let mut spec = ClaimSpec::default();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -70,7 +70,7 @@ pub(super) fn spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: 
     spec
 }
 
-fn devices(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version, spec: &mut ClaimSpec) {
+fn devices(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, version: Version, spec: &mut ClaimSpec) {
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         let value = &entry.value;
@@ -87,7 +87,12 @@ fn devices(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version,
     references(cx, path, spec);
 }
 
-fn request(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version) -> Option<DeviceRequest> {
+fn request(
+    cx: &mut Context,
+    node: &YamlNode<'_>,
+    path: &Path<'_>,
+    version: Version,
+) -> Option<DeviceRequest> {
     let (mut name, mut exactly, mut alternatives) = (None, None, None);
     let mut flat = ExactParts::default();
     for entry in cx.entries(node, path) {
@@ -127,7 +132,7 @@ fn request(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version)
     Some(DeviceRequest { name: name?, kind })
 }
 
-fn first_available(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<SubRequest> {
+fn first_available(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Vec<SubRequest> {
     let list = cx.each(node, path, ALTERNATIVES_MAX, |cx, node, path| {
         let (mut name, mut parts) = (None, ExactParts::default());
         for entry in cx.entries(node, path) {
@@ -151,7 +156,7 @@ fn first_available(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Su
     list
 }
 
-fn exact(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<ExactRequest> {
+fn exact(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<ExactRequest> {
     let mut parts = ExactParts::default();
     for entry in cx.entries(node, path) {
         parts.take(cx, entry, path);
@@ -162,7 +167,7 @@ fn exact(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<ExactRequ
 // === impl ExactParts ===
 
 impl ExactParts {
-    fn take(&mut self, cx: &mut Context, entry: &super::tree::Entry<'_>, path: &Path<'_>) {
+    fn take(&mut self, cx: &mut Context, entry: &super::tree::MapEntry<'_>, path: &Path<'_>) {
         self.found = true;
         let at = path.key(entry);
         let value = &entry.value;
@@ -236,7 +241,7 @@ impl ExactParts {
 }
 
 /// `selectors`: CEL expressions.
-pub(super) fn selectors(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<String> {
+pub(super) fn selectors(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Vec<String> {
     cx.each(node, path, SELECTORS_MAX, |cx, node, path| {
         let mut expression = None;
         for entry in cx.entries(node, path) {
@@ -253,7 +258,7 @@ pub(super) fn selectors(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> V
     })
 }
 
-fn cel(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+fn cel(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let mut expression = None;
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -281,7 +286,7 @@ fn cel(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
     expression
 }
 
-fn capacity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+fn capacity(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
     let mut capacity = BTreeMap::new();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -315,7 +320,7 @@ fn requested_size(cx: &mut Context, path: &Path<'_>, key: &str, size: Quantity) 
     }
 }
 
-fn constraint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<DeviceConstraint> {
+fn constraint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<DeviceConstraint> {
     let (mut requests, mut same, mut distinct) = (Vec::new(), None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -343,7 +348,7 @@ fn constraint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Devi
     Some(DeviceConstraint { requests, rule })
 }
 
-fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+fn attribute(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = cx.string(node, path)?;
     if !text.contains('/') {
         let message = format!("found \"{text}\", expected a qualified name such as aliquot.dev/{text}");
@@ -354,7 +359,7 @@ fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Strin
     Some(text)
 }
 
-fn request_config(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<RequestConfig> {
+fn request_config(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<RequestConfig> {
     let (mut requests, mut opaque_config) = (Vec::new(), None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -371,7 +376,7 @@ fn request_config(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<
 }
 
 /// `opaque`: a driver's name and its parameters as compact JSON.
-pub(super) fn opaque(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<OpaqueConfig> {
+pub(super) fn opaque(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<OpaqueConfig> {
     let (mut driver, mut parameters) = (None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);

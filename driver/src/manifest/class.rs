@@ -5,12 +5,12 @@ use aliquot_core::dra::{DeviceClass, OpaqueConfig};
 use super::claim;
 use super::documents::Meta;
 use super::field::{Context, Path};
-use super::tree::{Node, cut};
+use super::tree::{YamlNode, cut};
 
 const CONFIG_MAX: usize = 32;
 
 /// Reads the `spec` of a class.
-pub(super) fn class(cx: &mut Context, node: Option<(&Node<'_>, &Path<'_>)>, meta: Meta) -> DeviceClass {
+pub(super) fn class(cx: &mut Context, node: Option<(&YamlNode<'_>, &Path<'_>)>, meta: Meta) -> DeviceClass {
     let mut class = DeviceClass {
         name: meta.name,
         selectors: Vec::new(),
@@ -36,7 +36,7 @@ pub(super) fn class(cx: &mut Context, node: Option<(&Node<'_>, &Path<'_>)>, meta
     class
 }
 
-fn class_config(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<OpaqueConfig> {
+fn class_config(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<OpaqueConfig> {
     let mut config = None;
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -51,7 +51,7 @@ fn class_config(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Op
     config
 }
 
-fn extended_resource(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+fn extended_resource(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = cx.string(node, path)?;
     if is_extended_resource(&text) {
         return Some(text);

@@ -6,12 +6,12 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::id::ClaimUid;
 
 use super::field::{Context, Origin, Path};
-use super::tree::Node;
+use super::tree::YamlNode;
 use super::{
     ClaimTemplate, Pod, Reader, allocation, claim, class, made_up_uid, name, node, pod, slice, taint,
     workload,
 };
-use workload::Copies;
+use workload::PodCount;
 
 /// Forms of the device API; `v1beta2` has that of `v1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,21 +54,21 @@ const META_FIELDS: &[&str] = &[
 ];
 
 /// The parts of an object that every kind has.
-struct Parts<'n, 'a> {
+struct ObjectParts<'n, 'a> {
     root: Path<'n>,
-    spec: Option<(&'n Node<'a>, Path<'n>)>,
-    status: Option<(&'n Node<'a>, Path<'n>)>,
+    spec: Option<(&'n YamlNode<'a>, Path<'n>)>,
+    status: Option<(&'n YamlNode<'a>, Path<'n>)>,
     meta: Meta,
 }
 
 impl Reader {
     /// Takes one document: an object, or a list of objects.
-    pub(super) fn document(&mut self, node: &Node<'_>) {
+    pub(super) fn document(&mut self, node: &YamlNode<'_>) {
         self.object(node, Origin::Manifest);
     }
 
-    fn object(&mut self, node: &Node<'_>, origin: Origin) {
-        let text = |key| node.get(key).and_then(Node::text).unwrap_or_default();
+    fn object(&mut self, node: &YamlNode<'_>, origin: Origin) {
+        let text = |key| node.get(key).and_then(YamlNode::text).unwrap_or_default();
         let (api, kind) = (text("apiVersion"), text("kind"));
         let written_by_server = node.get("metadata").is_some_and(|m| m.get("resourceVersion").is_some());
         self.cx.origin = if written_by_server { Origin::Dump } else { origin };
@@ -92,7 +92,7 @@ impl Reader {
         }
     }
 
-    fn known(&mut self, node: &Node<'_>, api: &str, kind: &str) {
+    fn known(&mut self, node: &YamlNode<'_>, api: &str, kind: &str) {
         let taint_rule = ["resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3"];
         if kind == "DeviceTaintRule" && taint_rule.contains(&api) {
             return self.read(node, kind, Version::V1);
@@ -123,10 +123,10 @@ impl Reader {
         }
     }
 
-    fn read(&mut self, node: &Node<'_>, kind: &str, version: Version) {
+    fn read(&mut self, node: &YamlNode<'_>, kind: &str, version: Version) {
         let before = self.cx.problems.errors();
         let root = Path::root(node.line);
-        let named = |key| node.get("metadata").and_then(|m| m.get(key)).and_then(Node::text);
+        let named = |key| node.get("metadata").and_then(|m| m.get(key)).and_then(YamlNode::text);
         let namespace = named("namespace").unwrap_or("default").to_owned();
         let name = match (named("name"), named("generateName")) {
             (Some(name), _) => name.to_owned(),
@@ -135,7 +135,7 @@ impl Reader {
         };
         let cluster_wide = matches!(kind, "Node" | "DeviceClass" | "DeviceTaintRule" | "ResourceSlice");
         self.cx.object = if cluster_wide { name.clone() } else { format!("{namespace}/{name}") };
-        let mut parts = Parts { root, spec: None, status: None, meta: Meta::default() };
+        let mut parts = ObjectParts { root, spec: None, status: None, meta: Meta::default() };
         for entry in self.cx.entries(node, &root) {
             let at = Path::root(entry.line);
             match entry.key.as_ref() {
@@ -180,8 +180,8 @@ impl Reader {
         }
     }
 
-    fn dispatch(&mut self, kind: &str, version: Version, parts: Parts<'_, '_>, before: usize) {
-        let Parts { root, spec, status, meta } = parts;
+    fn dispatch(&mut self, kind: &str, version: Version, parts: ObjectParts<'_, '_>, before: usize) {
+        let ObjectParts { root, spec, status, meta } = parts;
         let spec_step = root.missing("spec");
         let spec = spec.as_ref().map(|(node, at)| (*node, spec_step.on_line(at)));
         let status_step = root.missing("status");
@@ -241,8 +241,8 @@ impl Reader {
                 };
                 let (made, copies) = workload::pods(cx, kind, node, path, meta);
                 match copies {
-                    Copies::Number(copies) => self.replicate(&made, copies, &root, before),
-                    Copies::OnEveryNode => keep(&mut self.manifests.daemons, Some(made), cx, before),
+                    PodCount::Number(copies) => self.replicate(&made, copies, &root, before),
+                    PodCount::OnEveryNode => keep(&mut self.manifests.daemons, Some(made), cx, before),
                 }
             }
         }
@@ -278,13 +278,13 @@ fn keep<T>(list: &mut Vec<T>, object: Option<T>, cx: &Context, before: usize) {
     }
 }
 
-fn spec_is_there(cx: &mut Context, spec: Option<(&Node<'_>, &Path<'_>)>, root: &Path<'_>) {
+fn spec_is_there(cx: &mut Context, spec: Option<(&YamlNode<'_>, &Path<'_>)>, root: &Path<'_>) {
     if spec.is_none() {
         cx.required(root, "spec", "what the object is about");
     }
 }
 
-fn meta(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Meta {
+fn meta(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Meta {
     let mut meta = Meta::default();
     for entry in cx.entries(value, path) {
         let at = path.key(entry);
@@ -304,8 +304,8 @@ fn meta(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Meta {
 
 fn read_claim(
     cx: &mut Context,
-    spec: Option<(&Node<'_>, &Path<'_>)>,
-    status: Option<(&Node<'_>, &Path<'_>)>,
+    spec: Option<(&YamlNode<'_>, &Path<'_>)>,
+    status: Option<(&YamlNode<'_>, &Path<'_>)>,
     meta: Meta,
     version: Version,
 ) -> Option<ResourceClaim> {
@@ -331,7 +331,7 @@ fn read_claim(
 
 fn read_template(
     cx: &mut Context,
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     path: &Path<'_>,
     meta: Meta,
     version: Version,

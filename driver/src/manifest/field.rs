@@ -7,8 +7,8 @@ use std::str::FromStr;
 use aliquot_core::cel::Selector;
 use aliquot_core::quantity::Quantity;
 
-use super::problem::{Problem, Problems, Severity};
-use super::tree::{self, Entry, Node, Plain, Style, Value};
+use super::problem::{ManifestProblem, ProblemSeverity, Problems};
+use super::tree::{self, MapEntry, Plain, Style, Value, YamlNode};
 
 /// Origin of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ const SELECTORS_KEPT: usize = 1024;
 #[derive(Clone, Copy)]
 pub(super) struct Path<'p> {
     parent: Option<&'p Path<'p>>,
-    step: Step<'p>,
+    step: PathStep<'p>,
     line: usize,
 }
 
@@ -50,7 +50,7 @@ const FIELDS_NAMED: usize = 20;
 const LATER_LIMITS: usize = 4;
 
 #[derive(Clone, Copy)]
-enum Step<'p> {
+enum PathStep<'p> {
     Root,
     Key(&'p str),
     Item(usize),
@@ -60,27 +60,27 @@ enum Step<'p> {
 
 impl<'p> Path<'p> {
     pub(super) fn root(line: usize) -> Self {
-        Self { parent: None, step: Step::Root, line }
+        Self { parent: None, step: PathStep::Root, line }
     }
 
     /// The field of an entry.
-    pub(super) fn key(&'p self, entry: &'p Entry<'_>) -> Self {
-        Self { parent: Some(self), step: Step::Key(&entry.key), line: entry.line }
+    pub(super) fn key(&'p self, entry: &'p MapEntry<'_>) -> Self {
+        Self { parent: Some(self), step: PathStep::Key(&entry.key), line: entry.line }
     }
 
     /// A field that may be missing: its line is that of what should have it.
     pub(super) fn missing(&'p self, key: &'p str) -> Self {
-        Self { parent: Some(self), step: Step::Key(key), line: self.line }
+        Self { parent: Some(self), step: PathStep::Key(key), line: self.line }
     }
 
     /// An item of a list.
-    pub(super) fn item(&'p self, index: usize, node: &Node<'_>) -> Self {
-        Self { parent: Some(self), step: Step::Item(index), line: node.line }
+    pub(super) fn item(&'p self, index: usize, node: &YamlNode<'_>) -> Self {
+        Self { parent: Some(self), step: PathStep::Item(index), line: node.line }
     }
 
     /// An item of a list whose lines are not known any more: the line is that of what has it.
     pub(super) fn missing_item(&'p self, index: usize) -> Self {
-        Self { parent: Some(self), step: Step::Item(index), line: self.line }
+        Self { parent: Some(self), step: PathStep::Item(index), line: self.line }
     }
 
     /// The same field, on the line of another path.
@@ -95,7 +95,7 @@ impl<'p> Path<'p> {
 
     fn last_key(&self) -> &str {
         match (self.step, self.parent) {
-            (Step::Key(key), _) => key,
+            (PathStep::Key(key), _) => key,
             (_, Some(parent)) => parent.last_key(),
             _ => "",
         }
@@ -107,14 +107,14 @@ impl fmt::Display for Path<'_> {
         if let Some(parent) = self.parent {
             parent.fmt(f)?;
         }
-        let below_key = self.parent.is_some_and(|p| !matches!(p.step, Step::Root));
+        let below_key = self.parent.is_some_and(|p| !matches!(p.step, PathStep::Root));
         match self.step {
-            Step::Root => Ok(()),
-            Step::Item(index) => write!(f, "[{index}]"),
+            PathStep::Root => Ok(()),
+            PathStep::Item(index) => write!(f, "[{index}]"),
             // A key with dots or slashes is data (an attribute, a label), shown apart from the path.
-            Step::Key(key) if key.contains(['.', '/']) => write!(f, "[{}]", tree::cut(key)),
-            Step::Key(key) if below_key => write!(f, ".{}", tree::cut(key)),
-            Step::Key(key) => f.write_str(&tree::cut(key)),
+            PathStep::Key(key) if key.contains(['.', '/']) => write!(f, "[{}]", tree::cut(key)),
+            PathStep::Key(key) if below_key => write!(f, ".{}", tree::cut(key)),
+            PathStep::Key(key) => f.write_str(&tree::cut(key)),
         }
     }
 }
@@ -122,7 +122,7 @@ impl fmt::Display for Path<'_> {
 // === impl Context ===
 
 impl Context {
-    fn report(&mut self, severity: Severity, path: &Path<'_>, message: String) {
+    fn report(&mut self, severity: ProblemSeverity, path: &Path<'_>, message: String) {
         let object = match (self.kind.as_str(), self.object.as_str()) {
             (kind, "") => kind.to_owned(),
             (kind, object) => format!("{kind} {object}"),
@@ -130,7 +130,7 @@ impl Context {
         let alike = format!("{}\u{0}{}", self.kind, path.last_key());
         let field = path.to_string();
         let file = self.file.clone();
-        let problem = Problem { severity, file, line: path.line, object, field, message, more: 0 };
+        let problem = ManifestProblem { severity, file, line: path.line, object, field, message, more: 0 };
         self.problems.add(problem, &alike);
     }
 
@@ -149,22 +149,26 @@ impl Context {
     /// The object cannot be taken. One that a server stored is left out with a warning: the rest of a dump is read.
     pub(super) fn error(&mut self, path: &Path<'_>, message: impl Into<String>) {
         match self.origin {
-            Origin::Manifest => self.report(Severity::Error, path, message.into()),
+            Origin::Manifest => self.report(ProblemSeverity::Error, path, message.into()),
             Origin::Dump => {
                 self.problems.left_out();
-                self.report(Severity::Warning, path, format!("{}; the object is left out", message.into()));
+                self.report(
+                    ProblemSeverity::Warning,
+                    path,
+                    format!("{}; the object is left out", message.into()),
+                );
             }
         }
     }
 
     /// The text is invalid, of either origin.
     pub(super) fn fault(&mut self, path: &Path<'_>, message: impl Into<String>) {
-        self.report(Severity::Error, path, message.into());
+        self.report(ProblemSeverity::Error, path, message.into());
     }
 
     /// Something has no effect.
     pub(super) fn warn(&mut self, path: &Path<'_>, message: impl Into<String>) {
-        self.report(Severity::Warning, path, message.into());
+        self.report(ProblemSeverity::Warning, path, message.into());
     }
 
     /// A rule of the API server is broken: an error in a manifest. In a dump the server took it, so it may be newer
@@ -206,10 +210,10 @@ impl Context {
     /// The entries of a map, without those that are null.
     pub(super) fn entries<'n, 'a>(
         &mut self,
-        node: &'n Node<'a>,
+        node: &'n YamlNode<'a>,
         path: &Path<'_>,
-    ) -> impl Iterator<Item = &'n Entry<'a>> + use<'n, 'a> {
-        let entries: &'n [Entry<'a>] = match &node.value {
+    ) -> impl Iterator<Item = &'n MapEntry<'a>> + use<'n, 'a> {
+        let entries: &'n [MapEntry<'a>] = match &node.value {
             Value::Map(entries) => entries,
             _ => {
                 self.expected(node, path, "a map");
@@ -220,7 +224,7 @@ impl Context {
     }
 
     /// The items of a list.
-    pub(super) fn items<'n, 'a>(&mut self, node: &'n Node<'a>, path: &Path<'_>) -> &'n [Node<'a>] {
+    pub(super) fn items<'n, 'a>(&mut self, node: &'n YamlNode<'a>, path: &Path<'_>) -> &'n [YamlNode<'a>] {
         match &node.value {
             Value::List(items) => items,
             _ => {
@@ -234,10 +238,10 @@ impl Context {
     /// on a longer list is bounded.
     pub(super) fn each<T>(
         &mut self,
-        node: &Node<'_>,
+        node: &YamlNode<'_>,
         path: &Path<'_>,
         most: usize,
-        mut read: impl FnMut(&mut Self, &Node<'_>, &Path<'_>) -> Option<T>,
+        mut read: impl FnMut(&mut Self, &YamlNode<'_>, &Path<'_>) -> Option<T>,
     ) -> Vec<T> {
         let items = self.items(node, path);
         let taken = most.saturating_mul(LATER_LIMITS);
@@ -253,12 +257,12 @@ impl Context {
     }
 
     /// A text.
-    pub(super) fn string(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+    pub(super) fn string(&mut self, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
         self.text(node, path).map(str::to_owned)
     }
 
     /// A text, borrowed.
-    pub(super) fn text<'n>(&mut self, node: &'n Node<'_>, path: &Path<'_>) -> Option<&'n str> {
+    pub(super) fn text<'n>(&mut self, node: &'n YamlNode<'_>, path: &Path<'_>) -> Option<&'n str> {
         match &node.value {
             Value::Scalar(text, Style::Quoted) => Some(text),
             Value::Scalar(text, Style::Plain) if tree::plain(text) == Plain::Text => Some(text),
@@ -274,12 +278,12 @@ impl Context {
     }
 
     /// A list of texts.
-    pub(super) fn strings(&mut self, node: &Node<'_>, path: &Path<'_>, most: usize) -> Vec<String> {
+    pub(super) fn strings(&mut self, node: &YamlNode<'_>, path: &Path<'_>, most: usize) -> Vec<String> {
         self.each(node, path, most, Self::string)
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<bool> {
+    pub(super) fn boolean(&mut self, node: &YamlNode<'_>, path: &Path<'_>) -> Option<bool> {
         if let Value::Scalar(text, Style::Plain) = &node.value
             && let Plain::Bool(value) = tree::plain(text)
         {
@@ -290,7 +294,7 @@ impl Context {
     }
 
     /// A whole number.
-    pub(super) fn integer(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<i64> {
+    pub(super) fn integer(&mut self, node: &YamlNode<'_>, path: &Path<'_>) -> Option<i64> {
         if let Value::Scalar(text, Style::Plain) = &node.value
             && let Plain::Int(value) = tree::plain(text)
         {
@@ -301,7 +305,7 @@ impl Context {
     }
 
     /// A whole number of 0 or more.
-    pub(super) fn count(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<u32> {
+    pub(super) fn count(&mut self, node: &YamlNode<'_>, path: &Path<'_>) -> Option<u32> {
         match u32::try_from(self.integer(node, path)?) {
             Ok(count) => Some(count),
             Err(_) => {
@@ -312,7 +316,7 @@ impl Context {
     }
 
     /// A quantity, written as text or as a number.
-    pub(super) fn quantity(&mut self, node: &Node<'_>, path: &Path<'_>) -> Option<Quantity> {
+    pub(super) fn quantity(&mut self, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Quantity> {
         let Value::Scalar(text, style) = &node.value else {
             self.expected(node, path, "a quantity such as 8Gi");
             return None;
@@ -330,7 +334,7 @@ impl Context {
         }
     }
 
-    fn expected(&mut self, node: &Node<'_>, path: &Path<'_>, what: &str) {
+    fn expected(&mut self, node: &YamlNode<'_>, path: &Path<'_>, what: &str) {
         self.error(path, format!("found {}, expected {what}", node.describe()));
     }
 

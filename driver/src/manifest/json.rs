@@ -1,10 +1,10 @@
 //! Tree → JSON text, for parameters that only their driver understands.
 
 use super::field::{Context, Path};
-use super::tree::{Entry, Node, Plain, Style, Value, plain};
+use super::tree::{MapEntry, Plain, Style, Value, YamlNode, plain};
 
 /// A map as compact JSON with its keys in order, as `kubectl` sends it; anything else is an error.
-pub(super) fn object(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+pub(super) fn object(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     if !matches!(node.value, Value::Map(_)) {
         cx.error(path, format!("found {}, expected an object", node.describe()));
         return None;
@@ -14,11 +14,11 @@ pub(super) fn object(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Opti
     Some(out)
 }
 
-fn write(node: &Node<'_>, out: &mut String) {
+fn write(node: &YamlNode<'_>, out: &mut String) {
     match &node.value {
         Value::Map(entries) => {
             out.push('{');
-            let mut entries: Vec<&Entry<'_>> = entries.iter().collect();
+            let mut entries: Vec<&MapEntry<'_>> = entries.iter().collect();
             entries.sort_by(|a, b| a.key.cmp(&b.key));
             for (index, entry) in entries.into_iter().enumerate() {
                 if index > 0 {

@@ -3,10 +3,10 @@
 use aliquot_core::id::is_dns_label;
 
 use super::field::{Context, Path};
-use super::tree::{Node, cut};
+use super::tree::{YamlNode, cut};
 
 /// A DNS label: requests, devices, counters.
-pub(super) fn label(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+pub(super) fn label(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = cx.string(node, path)?;
     if is_dns_label(&text) {
         return Some(text);
@@ -17,7 +17,7 @@ pub(super) fn label(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Optio
 }
 
 /// A DNS subdomain: names of objects.
-pub(super) fn subdomain(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+pub(super) fn subdomain(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = cx.string(node, path)?;
     if is_subdomain(&text, 253) {
         return Some(text);
@@ -33,7 +33,7 @@ pub(super) fn subdomain(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> O
 }
 
 /// A driver name: a DNS subdomain of at most 63 characters.
-pub(super) fn driver(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+pub(super) fn driver(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = cx.string(node, path)?;
     if is_subdomain(&text.to_ascii_lowercase(), 63) {
         return Some(text);
@@ -44,7 +44,7 @@ pub(super) fn driver(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Opti
 }
 
 /// A pool name: DNS subdomains joined by `/`.
-pub(super) fn pool(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+pub(super) fn pool(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = cx.string(node, path)?;
     if text.len() <= 253 && text.split('/').all(|part| is_subdomain(part, 253)) {
         return Some(text);
@@ -96,7 +96,7 @@ pub(super) fn label_value(cx: &mut Context, text: &str, path: &Path<'_>) {
 }
 
 /// Checks a namespace: a DNS label, or empty for the default one.
-pub(super) fn namespace(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) {
+pub(super) fn namespace(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) {
     let Some(text) = cx.text(node, path) else { return };
     if !text.is_empty() && !is_dns_label(text) {
         let found = cut(text);

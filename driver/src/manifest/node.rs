@@ -9,7 +9,7 @@ use aliquot_core::dra::{
 use super::documents::Meta;
 use super::field::{Context, Path};
 use super::name;
-use super::tree::{Node, cut};
+use super::tree::{YamlNode, cut};
 
 const TERMS_MAX: usize = 256;
 const REQUIREMENTS_MAX: usize = 1_024;
@@ -20,7 +20,7 @@ pub(super) fn node(meta: Meta) -> ClusterNode {
 }
 
 /// Reads `nodeSelector` in the long form: terms of requirements.
-pub(super) fn selector(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> NodeSelector {
+pub(super) fn selector(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> NodeSelector {
     let mut selector = NodeSelector::default();
     for entry in cx.entries(value, path) {
         let at = path.key(entry);
@@ -40,7 +40,7 @@ pub(super) fn selector(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> N
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape that every reader of list items has")]
-fn term(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeSelectorTerm> {
+fn term(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<NodeSelectorTerm> {
     let mut term = NodeSelectorTerm::default();
     for entry in cx.entries(value, path) {
         let at = path.key(entry);
@@ -56,7 +56,7 @@ fn term(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeSelec
 }
 
 /// One of `matchExpressions`: over labels.
-fn requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
+fn requirement(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
     let requirement = any_requirement(cx, value, path)?;
     name::label_name(cx, &requirement.key, &path.missing("key"));
     for value in &requirement.values {
@@ -75,7 +75,7 @@ fn requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<No
 }
 
 /// One of `matchFields`: Kubernetes knows the node's name alone, and one value for it.
-fn field_requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
+fn field_requirement(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
     let requirement = any_requirement(cx, value, path)?;
     if requirement.key != "metadata.name" {
         let found = cut(&requirement.key);
@@ -94,7 +94,7 @@ fn field_requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Opt
     Some(requirement)
 }
 
-fn any_requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
+fn any_requirement(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
     let (mut key, mut operator, mut values) = (None, None, Vec::new());
     for entry in cx.entries(value, path) {
         let at = path.key(entry);
@@ -114,7 +114,7 @@ fn any_requirement(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Optio
     Some(NodeRequirement { key: key?, operator: operator?, values })
 }
 
-fn operator_of(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<SelectorOperator> {
+fn operator_of(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<SelectorOperator> {
     match cx.text(value, path)? {
         "In" => Some(SelectorOperator::In),
         "NotIn" => Some(SelectorOperator::NotIn),
@@ -131,7 +131,7 @@ fn operator_of(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> Option<Se
 }
 
 /// A map of texts: labels, annotations, node selectors in the short form.
-pub(super) fn labels(cx: &mut Context, value: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, String> {
+pub(super) fn labels(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     for entry in cx.entries(value, path) {
         let at = path.key(entry);

@@ -7,7 +7,7 @@ use aliquot_core::quantity::Quantity;
 
 use super::documents::Meta;
 use super::field::{Context, Path};
-use super::tree::Node;
+use super::tree::YamlNode;
 use super::{Container, Pod, PodClaim, PodClaimSource, name, node, taint};
 
 const CLAIMS_MAX: usize = 1_024;
@@ -92,8 +92,8 @@ const CONTAINER_FIELDS: &[&str] = &[
 /// Reads a Pod from its `spec` and `status`.
 pub(super) fn pod(
     cx: &mut Context,
-    spec: Option<(&Node<'_>, &Path<'_>)>,
-    status: Option<(&Node<'_>, &Path<'_>)>,
+    spec: Option<(&YamlNode<'_>, &Path<'_>)>,
+    status: Option<(&YamlNode<'_>, &Path<'_>)>,
     meta: Meta,
 ) -> Pod {
     let mut pod = Pod {
@@ -118,7 +118,7 @@ pub(super) fn pod(
     pod
 }
 
-pub(super) fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
+pub(super) fn pod_spec(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, pod: &mut Pod) {
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         let value = &entry.value;
@@ -152,14 +152,14 @@ pub(super) fn pod_spec(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: 
     }
 }
 
-fn affinity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<NodeSelector> {
+fn affinity(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<NodeSelector> {
     let required = node.get("nodeAffinity")?.get("requiredDuringSchedulingIgnoredDuringExecution")?;
     let at = path.missing("nodeAffinity");
     let at = at.missing("requiredDuringSchedulingIgnoredDuringExecution");
     Some(node::selector(cx, required, &at))
 }
 
-fn pod_claim(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<PodClaim> {
+fn pod_claim(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<PodClaim> {
     const FIELDS: &[&str] = &["name", "resourceClaimName", "resourceClaimTemplateName"];
     let (mut name, mut claim, mut template) = (None, None, None);
     for entry in cx.entries(node, path) {
@@ -200,7 +200,7 @@ fn pod_claim(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<PodCl
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape that every reader of list items has")]
-fn container(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Container> {
+fn container(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Container> {
     let mut container = Container::default();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -224,7 +224,7 @@ fn container(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Conta
     Some(container)
 }
 
-fn used_claim(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<(String, Option<String>)> {
+fn used_claim(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<(String, Option<String>)> {
     let (mut name, mut request) = (None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -241,7 +241,7 @@ fn used_claim(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<(Str
 }
 
 /// Extended resources among the limits; what has no domain belongs to the node itself.
-fn limits(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+fn limits(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
     let mut limits = BTreeMap::new();
     for entry in cx.entries(node, path).filter(|e| e.key.contains('/')) {
         let at = path.key(entry);
@@ -255,14 +255,14 @@ fn limits(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String
     limits
 }
 
-fn pod_status(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod) {
+fn pod_status(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, pod: &mut Pod) {
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         match entry.key.as_ref() {
             "phase" => pod.finished |= matches!(entry.value.text(), Some("Succeeded" | "Failed")),
             "resourceClaimStatuses" => {
                 for status in cx.items(&entry.value, &at) {
-                    let text = |key| status.get(key).and_then(Node::text).map(str::to_owned);
+                    let text = |key| status.get(key).and_then(YamlNode::text).map(str::to_owned);
                     if let (Some(name), Some(claim)) = (text("name"), text("resourceClaimName")) {
                         pod.claim_names.insert(name, claim);
                     }
@@ -270,7 +270,7 @@ fn pod_status(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, pod: &mut Pod)
             }
             "extendedResourceClaimStatus" => {
                 pod.extended_claim =
-                    entry.value.get("resourceClaimName").and_then(Node::text).map(str::to_owned);
+                    entry.value.get("resourceClaimName").and_then(YamlNode::text).map(str::to_owned);
             }
             _ => {}
         }

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub enum ProblemSeverity {
     /// The object is taken, but something in it has no effect here.
     Warning,
     /// The object is not taken.
@@ -14,9 +14,9 @@ pub enum Severity {
 
 /// One problem in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ManifestProblem {
     /// How bad it is.
-    pub severity: Severity,
+    pub severity: ProblemSeverity,
     /// File as the caller named it.
     pub file: String,
     /// Line, from 1.
@@ -34,7 +34,7 @@ pub struct Problem {
 /// Problems as they are found; the same warning over thousands of objects is kept once and counted.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
-    list: Vec<Problem>,
+    list: Vec<ManifestProblem>,
     warned: BTreeMap<String, usize>,
     errors: usize,
     left_out: usize,
@@ -44,9 +44,9 @@ pub(super) struct Problems {
 /// Errors kept; a file with more has one cause for most of them.
 const ERRORS_MAX: usize = 1_000;
 
-// === impl Problem ===
+// === impl ManifestProblem ===
 
-impl fmt::Display for Problem {
+impl fmt::Display for ManifestProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.file, self.line)?;
         if !self.object.is_empty() {
@@ -67,16 +67,16 @@ impl fmt::Display for Problem {
 
 impl Problems {
     /// Adds a problem; warnings with equal `alike` count as the same.
-    pub(super) fn add(&mut self, problem: Problem, alike: &str) {
+    pub(super) fn add(&mut self, problem: ManifestProblem, alike: &str) {
         match problem.severity {
-            Severity::Error => {
+            ProblemSeverity::Error => {
                 self.errors += 1;
                 if self.errors > ERRORS_MAX {
                     self.dropped += 1;
                     return;
                 }
             }
-            Severity::Warning => {
+            ProblemSeverity::Warning => {
                 let key = format!("{alike}\u{0}{}", problem.message);
                 if let Some(at) = self.warned.get(&key) {
                     self.list[*at].more += 1;
@@ -99,7 +99,7 @@ impl Problems {
     }
 
     /// All of them, in the order found.
-    pub(super) fn into_list(mut self) -> Vec<Problem> {
+    pub(super) fn into_list(mut self) -> Vec<ManifestProblem> {
         if let (true, Some(last)) = (self.dropped > 0, self.list.last_mut()) {
             last.more += self.dropped;
         }

@@ -32,7 +32,7 @@ pub enum Object<'a> {
 
 /// A map under construction that leaves out empty values.
 #[derive(Default)]
-struct Fields(Map<String, Value>);
+struct MapBuilder(Map<String, Value>);
 
 // === impl Object ===
 
@@ -49,9 +49,9 @@ impl Object<'_> {
     }
 }
 
-// === impl Fields ===
+// === impl MapBuilder ===
 
-impl Fields {
+impl MapBuilder {
     fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.insert(key.to_owned(), value.into());
         self
@@ -79,13 +79,13 @@ fn list<'t, T: 't>(items: impl IntoIterator<Item = &'t T>, render: impl Fn(&T) -
     items.into_iter().map(render).collect()
 }
 
-fn object(kind: &str, metadata: Fields) -> Fields {
-    Fields::default().set("apiVersion", API).set("kind", kind).set("metadata", metadata.done())
+fn object(kind: &str, metadata: MapBuilder) -> MapBuilder {
+    MapBuilder::default().set("apiVersion", API).set("kind", kind).set("metadata", metadata.done())
 }
 
 fn claim_json(claim: &ResourceClaim) -> Value {
     let mut metadata =
-        Fields::default().set("name", claim.name.as_str()).set("namespace", claim.namespace.as_str());
+        MapBuilder::default().set("name", claim.name.as_str()).set("namespace", claim.namespace.as_str());
     if claim.uid != made_up_uid(&claim.namespace, &claim.name) {
         metadata = metadata.set("uid", claim.uid.as_str());
     }
@@ -95,8 +95,9 @@ fn claim_json(claim: &ResourceClaim) -> Value {
 }
 
 fn template_json(template: &ClaimTemplate) -> Value {
-    let metadata =
-        Fields::default().set("name", template.name.as_str()).set("namespace", template.namespace.as_str());
+    let metadata = MapBuilder::default()
+        .set("name", template.name.as_str())
+        .set("namespace", template.namespace.as_str());
     let ClaimSpec { requests, constraints, config } = &template.spec;
     let spec = json!({ "spec": spec_json(requests, constraints, config) });
     object("ResourceClaimTemplate", metadata).set("spec", spec).done()
@@ -108,7 +109,7 @@ fn spec_json(
     config: &[aliquot_core::dra::RequestConfig],
 ) -> Value {
     let constraints = list(constraints, |constraint| {
-        let fields = Fields::default().some("requests", constraint.requests.clone());
+        let fields = MapBuilder::default().some("requests", constraint.requests.clone());
         match &constraint.rule {
             ConstraintRule::Match(attribute) => fields.set("matchAttribute", attribute.as_str()),
             ConstraintRule::Distinct(attribute) => fields.set("distinctAttribute", attribute.as_str()),
@@ -116,20 +117,20 @@ fn spec_json(
         .done()
     });
     let config = list(config, |config| {
-        Fields::default()
+        MapBuilder::default()
             .some("requests", config.requests.clone())
             .set("opaque", opaque_json(&config.opaque))
             .done()
     });
-    let devices = Fields::default()
+    let devices = MapBuilder::default()
         .some("requests", list(requests, request_json))
         .some("constraints", constraints)
         .some("config", config);
-    Fields::default().some("devices", devices.done()).done()
+    MapBuilder::default().some("devices", devices.done()).done()
 }
 
 fn request_json(request: &DeviceRequest) -> Value {
-    let fields = Fields::default().set("name", request.name.as_str());
+    let fields = MapBuilder::default().set("name", request.name.as_str());
     match &request.kind {
         RequestKind::Exactly(exact) => fields.set("exactly", exact_fields(exact).done()),
         RequestKind::FirstAvailable(alternatives) => fields.set(
@@ -140,8 +141,8 @@ fn request_json(request: &DeviceRequest) -> Value {
     .done()
 }
 
-fn exact_fields(exact: &ExactRequest) -> Fields {
-    let fields = Fields::default()
+fn exact_fields(exact: &ExactRequest) -> MapBuilder {
+    let fields = MapBuilder::default()
         .set("deviceClassName", exact.device_class.as_str())
         .some("selectors", selectors_json(&exact.selectors))
         .some("tolerations", list(&exact.tolerations, toleration_json));
@@ -164,7 +165,7 @@ fn selectors_json(selectors: &[String]) -> Value {
 }
 
 fn toleration_json(toleration: &Toleration) -> Value {
-    let fields = Fields::default().some("key", toleration.key.clone());
+    let fields = MapBuilder::default().some("key", toleration.key.clone());
     let fields = match &toleration.operator {
         TolerationOperator::Exists => fields.set("operator", "Exists"),
         TolerationOperator::Equal(value) => fields.set("operator", "Equal").some("value", value.as_str()),
@@ -199,8 +200,8 @@ fn quantities_json(quantities: &BTreeMap<String, Quantity>) -> Value {
 fn class_json(class: &DeviceClass) -> Value {
     let annotations: Map<String, Value> =
         class.annotations.iter().map(|(k, v)| (k.clone(), v.as_str().into())).collect();
-    let metadata = Fields::default().set("name", class.name.as_str()).some("annotations", annotations);
-    let spec = Fields::default()
+    let metadata = MapBuilder::default().set("name", class.name.as_str()).some("annotations", annotations);
+    let spec = MapBuilder::default()
         .some("selectors", selectors_json(&class.selectors))
         .some("config", list(&class.config, |c| json!({ "opaque": opaque_json(c) })))
         .some("extendedResourceName", class.extended_resource_name.clone());
@@ -213,15 +214,15 @@ fn slice_json(slice: &ResourceSlice) -> Value {
         "generation": slice.pool.generation,
         "resourceSliceCount": slice.pool.slice_count,
     });
-    let spec = Fields::default().set("driver", slice.driver.as_str()).set("pool", pool);
+    let spec = MapBuilder::default().set("driver", slice.driver.as_str()).set("pool", pool);
     let spec = selection_fields(spec, &slice.node)
         .some("devices", list(&slice.devices, device_json))
         .some("sharedCounters", list(&slice.shared_counters, counter_set_json));
-    let metadata = Fields::default().set("name", slice.name.as_str());
+    let metadata = MapBuilder::default().set("name", slice.name.as_str());
     object("ResourceSlice", metadata).set("spec", spec.done()).done()
 }
 
-fn selection_fields(fields: Fields, selection: &NodeSelection) -> Fields {
+fn selection_fields(fields: MapBuilder, selection: &NodeSelection) -> MapBuilder {
     match selection {
         NodeSelection::Name(name) => fields.set("nodeName", name.as_str()),
         NodeSelection::Selector(selector) => fields.set("nodeSelector", selector_json(selector)),
@@ -232,7 +233,7 @@ fn selection_fields(fields: Fields, selection: &NodeSelection) -> Fields {
 
 fn selector_json(selector: &NodeSelector) -> Value {
     let terms = list(&selector.terms, |term| {
-        Fields::default()
+        MapBuilder::default()
             .some("matchExpressions", list(&term.expressions, requirement_json))
             .some("matchFields", list(&term.fields, requirement_json))
             .done()
@@ -249,7 +250,7 @@ fn requirement_json(requirement: &NodeRequirement) -> Value {
         SelectorOperator::Gt => "Gt",
         SelectorOperator::Lt => "Lt",
     };
-    Fields::default()
+    MapBuilder::default()
         .set("key", requirement.key.as_str())
         .set("operator", operator)
         .some("values", requirement.values.clone())
@@ -261,7 +262,7 @@ fn device_json(device: &Device) -> Value {
         device.attributes.iter().map(|(k, v)| (k.clone(), attribute_json(v))).collect();
     let capacity: Map<String, Value> =
         device.capacity.iter().map(|(k, v)| (k.clone(), capacity_json(v))).collect();
-    let mut fields = Fields::default()
+    let mut fields = MapBuilder::default()
         .set("name", device.name.as_str())
         .some("attributes", attributes)
         .some("capacity", capacity)
@@ -298,12 +299,12 @@ fn attribute_json(value: &AttributeValue) -> Value {
 fn capacity_json(capacity: &DeviceCapacity) -> Value {
     let text = |quantity: &Quantity| quantity.to_string();
     let policy = capacity.policy.as_ref().map(|policy| {
-        let fields = Fields::default().some("default", policy.default.as_ref().map(text));
+        let fields = MapBuilder::default().some("default", policy.default.as_ref().map(text));
         match &policy.restriction {
             CapacityRestriction::None => fields,
             CapacityRestriction::Range { min, max, step } => fields.set(
                 "validRange",
-                Fields::default()
+                MapBuilder::default()
                     .set("min", text(min))
                     .some("max", max.as_ref().map(text))
                     .some("step", step.as_ref().map(text))
@@ -315,7 +316,7 @@ fn capacity_json(capacity: &DeviceCapacity) -> Value {
         }
         .done()
     });
-    let fields = Fields::default().set("value", text(&capacity.value));
+    let fields = MapBuilder::default().set("value", text(&capacity.value));
     match policy {
         Some(policy) => fields.set("requestPolicy", policy).done(),
         None => fields.done(),
@@ -336,7 +337,7 @@ fn counters_json(counters: &BTreeMap<String, Quantity>) -> Value {
 }
 
 fn taint_json(taint: &Taint) -> Value {
-    Fields::default()
+    MapBuilder::default()
         .set("key", taint.key.as_str())
         .some("value", taint.value.as_str())
         .set("effect", effect_text(&taint.effect))
@@ -346,17 +347,17 @@ fn taint_json(taint: &Taint) -> Value {
 /// An allocation as `status.allocation` has it.
 #[must_use]
 pub fn allocation_json(allocation: &AllocationResult) -> Value {
-    let devices = Fields::default()
+    let devices = MapBuilder::default()
         .some("results", list(&allocation.devices, result_json))
         .some("config", list(&allocation.config, allocated_config_json));
-    Fields::default()
+    MapBuilder::default()
         .some("devices", devices.done())
         .some("nodeSelector", allocation.node_selector.as_ref().map(selector_json).unwrap_or_default())
         .done()
 }
 
 fn result_json(result: &DeviceResult) -> Value {
-    let fields = Fields::default()
+    let fields = MapBuilder::default()
         .set("request", result.request.as_str())
         .set("driver", result.device.driver.as_str())
         .set("pool", result.device.pool.as_str())
@@ -378,7 +379,7 @@ fn allocated_config_json(config: &AllocatedConfig) -> Value {
         ConfigSource::Class => "FromClass",
         ConfigSource::Claim => "FromClaim",
     };
-    Fields::default()
+    MapBuilder::default()
         .set("source", source)
         .some("requests", config.requests.clone())
         .set("opaque", opaque_json(&config.opaque))

@@ -14,7 +14,7 @@ use super::claim::unique;
 use super::documents::{Meta, Version};
 use super::field::{Context, Path};
 use super::toleration::taint_effect;
-use super::tree::{Entry, Node, cut};
+use super::tree::{MapEntry, YamlNode, cut};
 use super::{name, node};
 
 const DEVICES_MAX: usize = 128;
@@ -58,7 +58,7 @@ const DEVICE_FIELDS: &[&str] = &[
 /// Reads the `spec` of a slice.
 pub(super) fn slice(
     cx: &mut Context,
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     path: &Path<'_>,
     meta: Meta,
     version: Version,
@@ -136,7 +136,7 @@ fn one_selection(cx: &mut Context, path: &Path<'_>, found: Vec<NodeSelection>) -
     }
 }
 
-fn node_selection(cx: &mut Context, entry: &Entry<'_>, path: &Path<'_>) -> Option<NodeSelection> {
+fn node_selection(cx: &mut Context, entry: &MapEntry<'_>, path: &Path<'_>) -> Option<NodeSelection> {
     let at = path.key(entry);
     match entry.key.as_ref() {
         "nodeName" => {
@@ -151,7 +151,7 @@ fn node_selection(cx: &mut Context, entry: &Entry<'_>, path: &Path<'_>) -> Optio
 }
 
 /// A switch that may be left out, but not off.
-fn only_true(cx: &mut Context, entry: &Entry<'_>, path: &Path<'_>) -> bool {
+fn only_true(cx: &mut Context, entry: &MapEntry<'_>, path: &Path<'_>) -> bool {
     let value = cx.boolean(&entry.value, path);
     if value == Some(false) {
         cx.rule(path, "found false, expected true or no such field");
@@ -159,7 +159,7 @@ fn only_true(cx: &mut Context, entry: &Entry<'_>, path: &Path<'_>) -> bool {
     value == Some(true)
 }
 
-fn pool_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Pool> {
+fn pool_of(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Pool> {
     let (mut name, mut generation, mut slice_count) = (None, 0, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -188,7 +188,7 @@ fn pool_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Pool> {
     Some(Pool { name: name?, generation, slice_count: slice_count? })
 }
 
-fn counter_set(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<CounterSet> {
+fn counter_set(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<CounterSet> {
     let (mut name, mut counters) = (None, BTreeMap::new());
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -205,7 +205,7 @@ fn counter_set(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Cou
     Some(CounterSet { name: name?, counters })
 }
 
-fn consumption(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<CounterConsumption> {
+fn consumption(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<CounterConsumption> {
     let (mut counter_set, mut counters) = (None, BTreeMap::new());
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -231,7 +231,7 @@ fn at_least_one_counter(cx: &mut Context, path: &Path<'_>, counters: &BTreeMap<S
     }
 }
 
-fn counter_values(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+fn counter_values(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
     let mut counters = BTreeMap::new();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -262,7 +262,7 @@ fn counter_values(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> BTreeMa
     counters
 }
 
-fn device(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version) -> Option<Device> {
+fn device(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, version: Version) -> Option<Device> {
     let mut device = Device::named("");
     let mut selection = Vec::new();
     for entry in cx.entries(node, path) {
@@ -291,7 +291,7 @@ fn device(cx: &mut Context, node: &Node<'_>, path: &Path<'_>, version: Version) 
 
 fn device_field(
     cx: &mut Context,
-    entry: &Entry<'_>,
+    entry: &MapEntry<'_>,
     path: &Path<'_>,
     device: &mut Device,
     selection: &mut Vec<NodeSelection>,
@@ -360,7 +360,7 @@ fn device_rules(cx: &mut Context, path: &Path<'_>, device: &Device) {
     }
 }
 
-fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<AttributeValue> {
+fn attribute(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<AttributeValue> {
     let mut found = Vec::new();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -403,7 +403,7 @@ fn attribute(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Attri
     found.pop()
 }
 
-fn short_text(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+fn short_text(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = cx.string(node, path)?;
     if text.len() > ATTRIBUTE_BYTES_MAX {
         let message = format!("is {} bytes long; an attribute has at most {ATTRIBUTE_BYTES_MAX}", text.len());
@@ -412,7 +412,7 @@ fn short_text(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Stri
     Some(text)
 }
 
-fn version_text(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<String> {
+fn version_text(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let text = short_text(cx, node, path)?;
     let (core, extra) = match text.find(['-', '+']) {
         Some(end) => text.split_at(end),
@@ -431,7 +431,7 @@ fn version_text(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<St
     Some(text)
 }
 
-fn capacity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<DeviceCapacity> {
+fn capacity(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<DeviceCapacity> {
     let (mut value, mut policy) = (None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -451,7 +451,7 @@ fn capacity(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Device
     Some(DeviceCapacity { value, policy })
 }
 
-fn request_policy(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> CapacityPolicy {
+fn request_policy(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> CapacityPolicy {
     let (mut default, mut values, mut range) = (None, None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -476,7 +476,7 @@ fn request_policy(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Capacit
     CapacityPolicy { default, restriction }
 }
 
-fn valid_range(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<CapacityRestriction> {
+fn valid_range(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<CapacityRestriction> {
     let (mut min, mut max, mut step) = (None, None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -494,7 +494,7 @@ fn valid_range(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Cap
 }
 
 /// One taint of a device.
-pub(super) fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
+pub(super) fn taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint> {
     let (mut key, mut value, mut effect) = (None, String::new(), None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);

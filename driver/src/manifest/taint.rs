@@ -4,7 +4,7 @@
 use aliquot_core::dra::{Taint, TaintEffect, Toleration, TolerationOperator};
 
 use super::field::{Context, Path};
-use super::tree::{Node, cut};
+use super::tree::{YamlNode, cut};
 use super::{TaintRule, name, slice};
 
 /// Key of the taint that a cordoned node has; the node's own switch means the same.
@@ -13,7 +13,7 @@ pub(crate) const CORDONED: &str = "node.kubernetes.io/unschedulable";
 const TAINTS_MAX: usize = 1_024;
 
 /// Reads the `spec` of a node; of it, what keeps Pods off.
-pub(super) fn of_node(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Taint> {
+pub(super) fn of_node(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Vec<Taint> {
     let (mut taints, mut cordoned) = (Vec::new(), false);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -31,7 +31,7 @@ pub(super) fn of_node(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec
     taints
 }
 
-fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
+fn taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint> {
     let (mut key, mut value, mut effect) = (None, String::new(), None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -55,11 +55,11 @@ fn taint(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Taint> {
 }
 
 /// `tolerations` of a Pod; one that cannot be understood bears nothing.
-pub(super) fn of_pod(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Toleration> {
+pub(super) fn of_pod(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Vec<Toleration> {
     cx.each(node, path, TAINTS_MAX, toleration)
 }
 
-fn toleration(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Toleration> {
+fn toleration(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Toleration> {
     let (mut key, mut operator, mut value) = (None, None, String::new());
     let (mut effect, mut seconds) = (None, None);
     for entry in cx.entries(node, path) {
@@ -107,7 +107,7 @@ fn toleration(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Tole
 
 /// Reads the `spec` of a `DeviceTaintRule`. A rule whose selection is not understood is left out, since it would taint
 /// more than was meant.
-pub(super) fn rule(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintRule> {
+pub(super) fn rule(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<TaintRule> {
     let (mut selector, mut taint) = (None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -128,9 +128,9 @@ pub(super) fn rule(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option
 }
 
 /// Driver, pool and device; `None`: any.
-type Selected = (Option<String>, Option<String>, Option<String>);
+type TaintSelector = (Option<String>, Option<String>, Option<String>);
 
-fn selected(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Selected> {
+fn selected(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<TaintSelector> {
     let (mut driver, mut pool, mut device) = (None, None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -154,7 +154,7 @@ fn selected(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<Select
     Some((driver, pool, device))
 }
 
-fn effect_of(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintEffect> {
+fn effect_of(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<TaintEffect> {
     match cx.text(node, path)? {
         "NoSchedule" => Some(TaintEffect::NoSchedule),
         "NoExecute" => Some(TaintEffect::NoExecute),

@@ -220,7 +220,7 @@ fn a_dump_is_read_with_warnings_where_a_manifest_has_errors() {
     assert_eq!(manifests.slices.len(), 2);
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(lines.len(), 2, "{lines:#?}");
-    assert!(problems.iter().all(|p| p.severity == Severity::Warning));
+    assert!(problems.iter().all(|p| p.severity == ProblemSeverity::Warning));
     assert!(lines[1].contains("spec.futureField: unknown field of a later API version"), "{}", lines[1]);
     assert!(lines[1].ends_with("(and 1 more like it)"), "{}", lines[1]);
 }
@@ -301,7 +301,7 @@ fn broken_text_is_a_problem_with_its_line_and_never_a_panic() {
         let (manifests, problems) = read("m.yaml", text);
         assert_eq!(manifests, Manifests::default());
         assert!(
-            problems.iter().all(|p| p.line > 0 && p.severity == Severity::Error),
+            problems.iter().all(|p| p.line > 0 && p.severity == ProblemSeverity::Error),
             "{text:?}: {problems:?}"
         );
         assert!(!problems.is_empty(), "{text:?}");
@@ -509,8 +509,8 @@ mod round_trip {
     }
 
     /// Lists as attributes are read back, with a warning.
-    fn is_of_a_list(problem: &Problem) -> bool {
-        problem.severity == Severity::Warning && problem.message.starts_with("is a list")
+    fn is_of_a_list(problem: &ManifestProblem) -> bool {
+        problem.severity == ProblemSeverity::Warning && problem.message.starts_with("is a list")
     }
 
     fn reads_back(object: Object<'_>) -> Manifests {

@@ -4,12 +4,12 @@ use aliquot_core::dra::{TaintEffect, Toleration, TolerationOperator};
 
 use super::field::{Context, Path};
 use super::name;
-use super::tree::{Node, cut};
+use super::tree::{YamlNode, cut};
 
 const TOLERATIONS_MAX: usize = 16;
 
 /// `tolerations` of a request or of a result.
-pub(super) fn tolerations(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Vec<Toleration> {
+pub(super) fn tolerations(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Vec<Toleration> {
     cx.each(node, path, TOLERATIONS_MAX, |cx, node, path| {
         let (mut key, mut operator, mut value) = (None, None, String::new());
         let (mut effect, mut seconds) = (None, None);
@@ -63,7 +63,7 @@ pub(super) fn tolerations(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) ->
 }
 
 /// `effect` of a taint or toleration; empty is none.
-pub(super) fn taint_effect(cx: &mut Context, node: &Node<'_>, path: &Path<'_>) -> Option<TaintEffect> {
+pub(super) fn taint_effect(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<TaintEffect> {
     match cx.text(node, path)? {
         "" => None,
         "NoSchedule" => Some(TaintEffect::NoSchedule),

@@ -31,7 +31,7 @@ const SMALL_MAP: usize = 12;
 
 /// One value and the line it begins on, from 1.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Node<'a> {
+pub(super) struct YamlNode<'a> {
     pub(super) line: usize,
     pub(super) value: Value<'a>,
 }
@@ -40,8 +40,8 @@ pub(super) struct Node<'a> {
 pub(super) enum Value<'a> {
     /// Anything without a structure, as written; `quoted` text is never a number, boolean or null.
     Scalar(Cow<'a, str>, Style),
-    List(Vec<Node<'a>>),
-    Map(Vec<Entry<'a>>),
+    List(Vec<YamlNode<'a>>),
+    Map(Vec<MapEntry<'a>>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +52,11 @@ pub(super) enum Style {
 
 /// One key with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry<'a> {
+pub(super) struct MapEntry<'a> {
     pub(super) key: Cow<'a, str>,
     /// Line of the key.
     pub(super) line: usize,
-    pub(super) value: Node<'a>,
+    pub(super) value: YamlNode<'a>,
 }
 
 /// Why a text is not a tree.
@@ -81,39 +81,39 @@ enum Way<'a> {
     /// Line by line, as long as it is in block form.
     Blocks(Blocks<'a>),
     /// As YAML may be.
-    Whole(Box<Whole<'a>>),
+    Whole(Box<DocumentStream<'a>>),
     /// No more.
     Ended,
 }
 
 /// The documents of any YAML text.
-struct Whole<'a> {
+struct DocumentStream<'a> {
     events: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
     aliased: usize,
 }
 
 /// A document under construction.
 struct Builder<'a> {
-    open: Vec<Open<'a>>,
-    anchors: BTreeMap<usize, Node<'a>>,
+    open: Vec<OpenContainer<'a>>,
+    anchors: BTreeMap<usize, YamlNode<'a>>,
     aliased: usize,
 }
 
 /// A container whose end has not come.
-struct Open<'a> {
+struct OpenContainer<'a> {
     line: usize,
     anchor: usize,
     kind: OpenKind<'a>,
 }
 
 enum OpenKind<'a> {
-    List(Vec<Node<'a>>),
+    List(Vec<YamlNode<'a>>),
     Map {
-        entries: Vec<Entry<'a>>,
+        entries: Vec<MapEntry<'a>>,
         /// Read, and its value is not.
         key: Option<(Cow<'a, str>, usize, Style)>,
         /// `<<`, which is no entry.
-        merges: Vec<Entry<'a>>,
+        merges: Vec<MapEntry<'a>>,
     },
 }
 
@@ -121,11 +121,12 @@ enum OpenKind<'a> {
 
 impl<'a> Documents<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        let way = Blocks::of(text).map_or_else(|| Way::Whole(Box::new(Whole::of(text))), Way::Blocks);
+        let way =
+            Blocks::of(text).map_or_else(|| Way::Whole(Box::new(DocumentStream::of(text))), Way::Blocks);
         Self { text, way, count: 0 }
     }
 
-    fn document(&mut self) -> Result<Option<Node<'a>>, TreeError> {
+    fn document(&mut self) -> Result<Option<YamlNode<'a>>, TreeError> {
         if let Way::Blocks(blocks) = &mut self.way {
             match blocks.next() {
                 Next::Document(node) => return Ok(Some(node)),
@@ -133,7 +134,7 @@ impl<'a> Documents<'a> {
                 Next::Declined => {}
             }
             // What came is read again: documents do not say where they begin.
-            let mut whole = Whole::of(self.text);
+            let mut whole = DocumentStream::of(self.text);
             for _ in 0..self.count {
                 whole.document()?;
             }
@@ -147,7 +148,7 @@ impl<'a> Documents<'a> {
 }
 
 impl<'a> Iterator for Documents<'a> {
-    type Item = Result<Node<'a>, TreeError>;
+    type Item = Result<YamlNode<'a>, TreeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if matches!(self.way, Way::Ended) {
@@ -162,9 +163,9 @@ impl<'a> Iterator for Documents<'a> {
     }
 }
 
-// === impl Whole ===
+// === impl DocumentStream ===
 
-impl<'a> Whole<'a> {
+impl<'a> DocumentStream<'a> {
     fn of(text: &'a str) -> Self {
         let mut options = Options::default();
         options.set_emit_comments(false);
@@ -173,7 +174,7 @@ impl<'a> Whole<'a> {
         Self { events: Parser::new_from_str_with_options(text, options), aliased: 0 }
     }
 
-    fn document(&mut self) -> Result<Option<Node<'a>>, TreeError> {
+    fn document(&mut self) -> Result<Option<YamlNode<'a>>, TreeError> {
         let mut builder = Builder { open: Vec::new(), anchors: BTreeMap::new(), aliased: self.aliased };
         let mut root = None;
         loop {
@@ -199,12 +200,12 @@ impl<'a> Whole<'a> {
 
 impl<'a> Builder<'a> {
     /// Takes one event; the answer is the root, once it is whole.
-    fn take(&mut self, event: Event<'a>, span: Span) -> Result<Option<Node<'a>>, TreeError> {
+    fn take(&mut self, event: Event<'a>, span: Span) -> Result<Option<YamlNode<'a>>, TreeError> {
         let line = span.start.line();
         match event {
             Event::Scalar(text, style, anchor, _) => {
                 let style = if style == ScalarStyle::Plain { Style::Plain } else { Style::Quoted };
-                self.complete(Node { line, value: Value::Scalar(text, style) }, anchor)
+                self.complete(YamlNode { line, value: Value::Scalar(text, style) }, anchor)
             }
             Event::SequenceStart(_, anchor, _) => self.begin(line, anchor, OpenKind::List(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
@@ -227,28 +228,28 @@ impl<'a> Builder<'a> {
         line: usize,
         anchor: usize,
         kind: OpenKind<'a>,
-    ) -> Result<Option<Node<'a>>, TreeError> {
+    ) -> Result<Option<YamlNode<'a>>, TreeError> {
         if self.open.len() >= DEPTH_MAX {
             return Err(TreeError::at(line, format!("nested deeper than {DEPTH_MAX} levels")));
         }
-        if let Some(Open { kind: OpenKind::Map { key: None, .. }, .. }) = self.open.last() {
+        if let Some(OpenContainer { kind: OpenKind::Map { key: None, .. }, .. }) = self.open.last() {
             return Err(TreeError::at(line, "a key is a list or a map; expected text"));
         }
-        self.open.push(Open { line, anchor, kind });
+        self.open.push(OpenContainer { line, anchor, kind });
         Ok(None)
     }
 
-    fn end(&mut self, line: usize) -> Result<Option<Node<'a>>, TreeError> {
+    fn end(&mut self, line: usize) -> Result<Option<YamlNode<'a>>, TreeError> {
         let Some(open) = self.open.pop() else { return Err(TreeError::at(line, "unbalanced end")) };
         let value = match open.kind {
             OpenKind::List(items) => Value::List(items),
             OpenKind::Map { entries, merges, .. } => Value::Map(self.finish_map(entries, merges)?),
         };
-        self.complete(Node { line: open.line, value }, open.anchor)
+        self.complete(YamlNode { line: open.line, value }, open.anchor)
     }
 
     /// Puts a whole node where it belongs: into the innermost container, or out as the root.
-    fn complete(&mut self, node: Node<'a>, anchor: usize) -> Result<Option<Node<'a>>, TreeError> {
+    fn complete(&mut self, node: YamlNode<'a>, anchor: usize) -> Result<Option<YamlNode<'a>>, TreeError> {
         if anchor != 0 {
             self.charge(&node, node.line)?;
             self.anchors.insert(anchor, node.clone());
@@ -259,9 +260,9 @@ impl<'a> Builder<'a> {
             Some(OpenKind::Map { entries, key, merges }) => match key.take() {
                 // In quotes it is a key like any other.
                 Some((key, line, Style::Plain)) if key == "<<" => {
-                    merges.push(Entry { key, line, value: node });
+                    merges.push(MapEntry { key, line, value: node });
                 }
-                Some((key, line, _)) => entries.push(Entry { key, line, value: node }),
+                Some((key, line, _)) => entries.push(MapEntry { key, line, value: node }),
                 None => match node.value {
                     Value::Scalar(text, style) => *key = Some((text, node.line, style)),
                     _ => return Err(TreeError::at(node.line, "a key is a list or a map; expected text")),
@@ -273,9 +274,9 @@ impl<'a> Builder<'a> {
 
     fn finish_map(
         &mut self,
-        mut entries: Vec<Entry<'a>>,
-        merges: Vec<Entry<'a>>,
-    ) -> Result<Vec<Entry<'a>>, TreeError> {
+        mut entries: Vec<MapEntry<'a>>,
+        merges: Vec<MapEntry<'a>>,
+    ) -> Result<Vec<MapEntry<'a>>, TreeError> {
         if let Some(again) = twice(&merges) {
             return Err(TreeError::at(again.line, "the key `<<` appears twice"));
         }
@@ -289,7 +290,7 @@ impl<'a> Builder<'a> {
     }
 
     /// `<<`: the entries of another map, or of several, where the map has none of its own.
-    fn merge(&mut self, entries: &mut Vec<Entry<'a>>, merge: Entry<'a>) -> Result<(), TreeError> {
+    fn merge(&mut self, entries: &mut Vec<MapEntry<'a>>, merge: MapEntry<'a>) -> Result<(), TreeError> {
         let sources = match merge.value.value {
             Value::List(items) => items,
             _ => vec![merge.value],
@@ -308,7 +309,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn charge(&mut self, node: &Node<'_>, line: usize) -> Result<(), TreeError> {
+    fn charge(&mut self, node: &YamlNode<'_>, line: usize) -> Result<(), TreeError> {
         self.aliased = self.aliased.saturating_add(node.count());
         if self.aliased > ALIASED_NODES_MAX {
             let what = format!("aliases bring more than {ALIASED_NODES_MAX} values into the text");
@@ -318,22 +319,22 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn twice<'e, 'a>(entries: &'e [Entry<'a>]) -> Option<&'e Entry<'a>> {
+fn twice<'e, 'a>(entries: &'e [MapEntry<'a>]) -> Option<&'e MapEntry<'a>> {
     if entries.len() <= SMALL_MAP {
-        let seen_before = |i: usize, e: &Entry<'_>| entries[..i].iter().any(|other| other.key == e.key);
+        let seen_before = |i: usize, e: &MapEntry<'_>| entries[..i].iter().any(|other| other.key == e.key);
         return entries.iter().enumerate().find(|(i, e)| seen_before(*i, e)).map(|(_, e)| e);
     }
     let mut seen = BTreeSet::new();
     entries.iter().find(|e| !seen.insert(e.key.as_ref()))
 }
 
-// === impl Node ===
+// === impl YamlNode ===
 
-impl<'a> Node<'a> {
+impl<'a> YamlNode<'a> {
     fn count(&self) -> usize {
         match &self.value {
             Value::Scalar(..) => 1,
-            Value::List(items) => 1 + items.iter().map(Node::count).sum::<usize>(),
+            Value::List(items) => 1 + items.iter().map(YamlNode::count).sum::<usize>(),
             Value::Map(entries) => 1 + entries.iter().map(|e| e.value.count()).sum::<usize>(),
         }
     }
@@ -344,7 +345,7 @@ impl<'a> Node<'a> {
     }
 
     /// The value of a key of a map; `None` too where it is null or this is no map.
-    pub(super) fn get(&self, key: &str) -> Option<&Node<'a>> {
+    pub(super) fn get(&self, key: &str) -> Option<&YamlNode<'a>> {
         let Value::Map(entries) = &self.value else { return None };
         entries.iter().find(|e| e.key == key).map(|e| &e.value).filter(|n| !n.is_null())
     }
@@ -397,7 +398,7 @@ impl TreeError {
 mod tests {
     use super::*;
 
-    fn all(text: &str) -> Result<Vec<Node<'_>>, TreeError> {
+    fn all(text: &str) -> Result<Vec<YamlNode<'_>>, TreeError> {
         Documents::of(text).collect()
     }
 

@@ -13,11 +13,11 @@ use super::Pod;
 use super::documents::Meta;
 use super::field::{Context, Path};
 use super::pod;
-use super::tree::Node;
+use super::tree::YamlNode;
 
 /// How many Pods are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copies {
+pub(super) enum PodCount {
     Number(u32),
     /// One on each node that the Pod may use.
     OnEveryNode,
@@ -27,11 +27,11 @@ pub(super) enum Copies {
 struct Numbers {
     replicas: u32,
     completions: u32,
-    suspended: Suspended,
+    suspended: SuspendedJob,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Suspended {
+enum SuspendedJob {
     Yes,
     No,
 }
@@ -92,12 +92,12 @@ fn fields(kind: &str) -> &'static [&'static str] {
 pub(super) fn pods(
     cx: &mut Context,
     kind: &str,
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     path: &Path<'_>,
     meta: Meta,
-) -> (Pod, Copies) {
+) -> (Pod, PodCount) {
     let mut made = pod::pod(cx, None, None, meta);
-    let mut numbers = Numbers { replicas: 1, completions: u32::MAX, suspended: Suspended::No };
+    let mut numbers = Numbers { replicas: 1, completions: u32::MAX, suspended: SuspendedJob::No };
     spec(cx, kind, node, path, &mut made, &mut numbers);
     let copies = match (kind, numbers.suspended) {
         ("DaemonSet", _) => {
@@ -107,11 +107,11 @@ pub(super) fn pods(
                 effect: Some(effect.clone()),
                 seconds: None,
             }));
-            Copies::OnEveryNode
+            PodCount::OnEveryNode
         }
-        ("Job" | "CronJob", Suspended::Yes) => Copies::Number(0),
-        ("Job" | "CronJob", Suspended::No) => Copies::Number(numbers.replicas.min(numbers.completions)),
-        _ => Copies::Number(numbers.replicas),
+        ("Job" | "CronJob", SuspendedJob::Yes) => PodCount::Number(0),
+        ("Job" | "CronJob", SuspendedJob::No) => PodCount::Number(numbers.replicas.min(numbers.completions)),
+        _ => PodCount::Number(numbers.replicas),
     };
     (made, copies)
 }
@@ -129,7 +129,7 @@ const DAEMON_TOLERATES: [(&str, TaintEffect); 6] = [
 fn spec(
     cx: &mut Context,
     kind: &str,
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     path: &Path<'_>,
     made: &mut Pod,
     numbers: &mut Numbers,
@@ -142,7 +142,7 @@ fn spec(
             field if !known.contains(&field) => cx.unknown(&at, known),
             "replicas" | "parallelism" => numbers.replicas = cx.count(value, &at).unwrap_or(0),
             "completions" => numbers.completions = cx.count(value, &at).unwrap_or(0),
-            "suspend" if cx.boolean(value, &at) == Some(true) => numbers.suspended = Suspended::Yes,
+            "suspend" if cx.boolean(value, &at) == Some(true) => numbers.suspended = SuspendedJob::Yes,
             "template" => {
                 for entry in cx.entries(value, &at) {
                     let at = at.key(entry);

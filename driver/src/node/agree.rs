@@ -10,10 +10,10 @@ use aliquot_core::ledger::Ledger;
 use aliquot_core::ports::PartitionAt;
 
 use super::Node;
-use super::operate::Fresh;
+use super::operate::NewPartitions;
 use super::site::Site;
 use super::state::{State, ledger_of};
-use crate::checkpoint::{ClaimKind, Making, Phase};
+use crate::checkpoint::{ClaimKind, PartitionProgress, Phase};
 use crate::disk::{Disk, Still};
 use crate::prepare::{Hands, run_steps};
 
@@ -61,7 +61,7 @@ impl State {
                 return differs(format!("claim {} is neither prepared nor gone", record.plan.name));
             }
             let ours = self.ours_of(&record.plan);
-            let whole = run_steps(&hands, &record.plan, record.kind, &ours, &Fresh::new(), &mut None);
+            let whole = run_steps(&hands, &record.plan, record.kind, &ours, &NewPartitions::new(), &mut None);
             whole.map_err(|e| Differs(format!("claim {}: {e}", record.plan.name)))?;
         }
         self.no_strangers(site)
@@ -86,7 +86,7 @@ impl State {
         let live = site.parts.backend.partitions().map_err(|e| Differs(e.to_string()))?;
         let held: BTreeSet<PartitionAt> = self.grants().filter_map(Grant::partition).collect();
         for (at, making) in &self.journal().partitions {
-            let there = live.iter().find(|l| l.at == *at).map(|l| Making::Made(l.handle.clone()));
+            let there = live.iter().find(|l| l.at == *at).map(|l| PartitionProgress::Made(l.handle.clone()));
             if there.as_ref() != Some(making) {
                 return Err(Differs(format!("{at} is {making:?} in the journal and {there:?} in hardware")));
             }

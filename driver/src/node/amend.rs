@@ -16,17 +16,17 @@ use aliquot_core::grant::Grant;
 use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::Ledger;
 use aliquot_core::partition::Part;
-use aliquot_core::plan::{Plan, Refusal};
+use aliquot_core::plan::{Plan, PlanRefusal};
 use aliquot_enforce::units::Ppm;
 
-use super::operate::{Fresh, Operation};
-use super::state::{Owner, State};
-use crate::checkpoint::{Change, ClaimKind, ClaimRecord, Entry, Phase};
+use super::operate::{NewPartitions, NodeOperation};
+use super::state::{State, StateAccess};
+use crate::checkpoint::{Change, ClaimKind, ClaimRecord, JournalEntry, Phase};
 use crate::grant_file;
 use crate::prepare::{PrepareError, PreparedClaim, run_steps};
 use crate::region::{UsageFile, limits_of};
 
-impl<O: Owner> Operation<'_, O> {
+impl<O: StateAccess> NodeOperation<'_, O> {
     /// Puts the limits of a plan in the place of those that its claim was prepared with. The turns of claim and cards are had.
     pub(super) fn amend(&mut self, wanted: Plan, cards: &Inventory) -> Result<PreparedClaim, PrepareError> {
         let uid = wanted.claim.clone();
@@ -52,11 +52,11 @@ impl<O: Owner> Operation<'_, O> {
                 let room = state.without(site, &known, &uid, |ledger| room(ledger, grants, &claim));
                 room.map_err(|why| state.kept(&uid, why))?;
                 let record = ClaimRecord { plan: after.clone(), kind, phase: Phase::Prepared };
-                state.commit(Change::of([Entry::Claim(record)]))
+                state.commit(Change::of([JournalEntry::Claim(record)]))
             })
         });
         match lowered {
-            Ok(()) => Ok(self.make_whole(&uid, &Fresh::new(), &mut None)?.prepared),
+            Ok(()) => Ok(self.make_whole(&uid, &NewPartitions::new(), &mut None)?.prepared),
             Err(error) => {
                 self.put_back(&uid);
                 Err(error)
@@ -75,7 +75,7 @@ impl<O: Owner> Operation<'_, O> {
             return Ok(());
         }
         let ours = self.owner.with(|state| state.ours_of(before));
-        run_steps(&self.site.hands(), lower, kind, &ours, &Fresh::new(), &mut None)?;
+        run_steps(&self.site.hands(), lower, kind, &ours, &NewPartitions::new(), &mut None)?;
         for (old, new) in before.grants.iter().zip(&lower.grants).filter(|(old, new)| new.memory < old.memory)
         {
             let usage = grant_file::place(self.site.grants_dir(), &new.claim, &new.share).usage();
@@ -101,7 +101,7 @@ impl<O: Owner> Operation<'_, O> {
 
     /// Makes a claim's files what the journal says; where that fails as well, the next start does it.
     fn put_back(&mut self, uid: &ClaimUid) {
-        match self.make_whole(uid, &Fresh::new(), &mut None) {
+        match self.make_whole(uid, &NewPartitions::new(), &mut None) {
             Ok(_) | Err(_) => {}
         }
     }
@@ -123,7 +123,7 @@ impl State {
 fn room(ledger: &Ledger, grants: &[Grant], claim: &str) -> Result<(), PrepareError> {
     let held = ledger.clone().hold_all(grants.iter().map(Grant::holding).collect());
     held.map_err(|source| {
-        Box::new(Refusal::Held { claim: claim.to_owned(), source: Box::new(source) }).into()
+        Box::new(PlanRefusal::Held { claim: claim.to_owned(), source: Box::new(source) }).into()
     })
 }
 

@@ -32,12 +32,12 @@ use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::units::Bytes;
 
 use super::Node;
-use super::operate::Operation;
+use super::operate::NodeOperation;
 use super::site::Site;
-use super::state::{Owner, State};
+use super::state::{State, StateAccess};
 use crate::checkpoint::{ContextDevice, ContextSizes, FAILURE_KEPT, Phase, SizesFault};
 use crate::clock::{self, Moment};
-use crate::contexts::{ContextGauge, Unmeasured};
+use crate::contexts::{ContextGauge, ContextSizeError};
 use crate::error_text::chain;
 use crate::grant_file;
 use crate::prepare::PrepareError;
@@ -61,7 +61,7 @@ pub struct ContextMeasurement {
 pub struct MeasuredContext {
     ground: ContextDevice,
     visible: CardUuid,
-    outcome: Result<Footprint, Unmeasured>,
+    outcome: Result<Footprint, ContextSizeError>,
     took: Duration,
 }
 
@@ -89,9 +89,9 @@ impl ContextMeasurement {
     }
 }
 
-// === impl Operation ===
+// === impl NodeOperation ===
 
-impl<O: Owner> Operation<'_, O> {
+impl<O: StateAccess> NodeOperation<'_, O> {
     /// Publishes how much a context takes on the cards of a claim, as far as that is known or told for the asking.
     pub(super) fn publish_contexts(&mut self, grants: &[Grant], phase: Phase) -> Result<(), PrepareError> {
         let site = self.site;

@@ -9,7 +9,7 @@ use nix::fcntl::Flock;
 
 use super::{Access, OpenError};
 use crate::checkpoint::Journal;
-use crate::state_dir::wait::{LockHolder, Missed, Note, Role};
+use crate::state_dir::wait::{LockFailure, LockHolder, Note, Role};
 use crate::state_dir::{file, wait};
 
 /// Refuses promises of another node: its claims would be made again on cards that never had them. The pool of a device
@@ -40,9 +40,9 @@ pub(super) fn lock(
         |verb, source| OpenError::State { state: state.to_owned(), verb, path: path.clone(), source };
     let open = || file::to_lock(&path).map_err(|e| failed("open", e));
     // The agent ends at the earliest with its Pod, so a command does not wait for it.
-    let unless_agent = |limit| -> Result<Result<Flock<File>, Missed>, OpenError> {
+    let unless_agent = |limit| -> Result<Result<Flock<File>, LockFailure>, OpenError> {
         Ok(match wait::try_lock(open()?) {
-            Err(Missed::Held(holder)) if !holder.is_agent() => wait::lock(open()?, limit, slow),
+            Err(LockFailure::Held(holder)) if !holder.is_agent() => wait::lock(open()?, limit, slow),
             tried => tried,
         })
     };
@@ -54,11 +54,13 @@ pub(super) fn lock(
         Access::Own(limit) => (wait::lock(open()?, limit, slow), Role::Agent),
     };
     let lock = locked.map_err(|missed| match missed {
-        Missed::Held(holder) if holder.is_agent() && role == Role::Command => {
+        LockFailure::Held(holder) if holder.is_agent() && role == Role::Command => {
             OpenError::AgentRuns { state: state.to_owned(), holder: holder.to_string() }
         }
-        Missed::Held(holder) => OpenError::Locked { state: state.to_owned(), holder: holder.to_string() },
-        Missed::Refused(source) => failed("lock", source),
+        LockFailure::Held(holder) => {
+            OpenError::Locked { state: state.to_owned(), holder: holder.to_string() }
+        }
+        LockFailure::Refused(source) => failed("lock", source),
     })?;
     match Note::own(role).write(&lock) {
         // The lock holds without its note for people; a full disk must not keep any process from releasing.

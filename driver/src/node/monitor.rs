@@ -8,7 +8,7 @@ use aliquot_core::dra::{DeviceResult, ResourceClaim};
 use aliquot_core::id::{ClaimUid, ShareName};
 use aliquot_core::offer::Offers;
 use aliquot_core::partition::Part;
-use aliquot_core::plan::Refusal;
+use aliquot_core::plan::PlanRefusal;
 use aliquot_core::ports::{BackendError, DeviceAccess};
 
 use super::Node;
@@ -103,7 +103,7 @@ impl Site {
         let hardware = |source| PrepareError::Hardware { claim: claim.to_owned(), source: Box::new(source) };
         let Some(part) = offers.parts.get(&result.device) else {
             let (claim, device) = (claim.to_owned(), result.device.clone());
-            return Err(Box::new(Refusal::UnknownDevice { claim, device }).into());
+            return Err(Box::new(PlanRefusal::UnknownDevice { claim, device }).into());
         };
         match self.parts.backend.access(&part.card, &part.part) {
             Err(BackendError::Absent { .. }) => {

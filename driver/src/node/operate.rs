@@ -24,16 +24,18 @@ use aliquot_core::plan::{ClaimRequest, Plan, Step, Undo, plan, undo};
 use aliquot_core::ports::{BackendError, LivePartition, PartitionAt};
 
 use super::site::Site;
-use super::state::{Owner, State, offers_of};
+use super::state::{State, StateAccess, offers_of};
 use super::turns::{QueuePlace, Subject};
-use crate::checkpoint::{Change, ClaimKind, ClaimRecord, Entry, Making, Phase};
-use crate::prepare::{Outcome, PrepareError, PreparedClaim, Released, decode, run_steps, run_undo};
+use crate::checkpoint::{Change, ClaimKind, ClaimRecord, JournalEntry, PartitionProgress, Phase};
+use crate::prepare::{
+    PrepareError, PrepareOutcome, PreparedClaim, ReleaseOutcome, decode, run_steps, run_undo,
+};
 
 /// Most looks at cards of which partitions end meanwhile, for one decision.
 const LOOKS_MAX: usize = 64;
 
 /// One operation on a node.
-pub(super) struct Operation<'s, O> {
+pub(super) struct NodeOperation<'s, O> {
     pub(super) site: &'s Site,
     pub(super) owner: O,
     /// What people are to be told.
@@ -51,9 +53,9 @@ enum Decision {
 }
 
 /// Partitions that a claim is the first one to plan: what is found at their places is foreign.
-pub(super) type Fresh = BTreeSet<PartitionAt>;
+pub(super) type NewPartitions = BTreeSet<PartitionAt>;
 
-impl<'s, O: Owner> Operation<'s, O> {
+impl<'s, O: StateAccess> NodeOperation<'s, O> {
     pub(super) const fn new(site: &'s Site, owner: O) -> Self {
         Self { site, owner, notes: Vec::new() }
     }
@@ -91,7 +93,7 @@ impl<'s, O: Owner> Operation<'s, O> {
                     }
                 }
             },
-            Decision::Repair => Ok(self.make_whole(&uid, &Fresh::new(), &mut cards)?.prepared),
+            Decision::Repair => Ok(self.make_whole(&uid, &NewPartitions::new(), &mut cards)?.prepared),
             Decision::Amend(plan) => self.amend(*plan, &cards.unwrap_or_default()),
         }
     }
@@ -163,14 +165,14 @@ impl<'s, O: Owner> Operation<'s, O> {
     }
 
     /// Gives everything back that a claim holds.
-    pub(super) fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    pub(super) fn release(&mut self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         let turn = self.site.turns.line_up([Subject::Claim(uid.clone())]);
         turn.wait();
         if self.owner.with(|state| state.claim(uid).is_none()) {
-            return Ok(Released::Unknown);
+            return Ok(ReleaseOutcome::Unknown);
         }
         self.undo_claim(uid)?;
-        Ok(Released::Released)
+        Ok(ReleaseOutcome::Released)
     }
 
     /// Undoes everything of a claim, and forgets it. The claim's turn is had.
@@ -180,7 +182,7 @@ impl<'s, O: Owner> Operation<'s, O> {
             let Some(record) = state.claim(uid) else { return Ok(None) };
             let (phase, subjects) = (record.phase, cards_of(&record.plan));
             if phase == Phase::Prepared {
-                state.commit(Change::of([Entry::Phase(uid.clone(), Phase::Releasing)]))?;
+                state.commit(Change::of([JournalEntry::Phase(uid.clone(), Phase::Releasing)]))?;
             }
             Ok::<_, PrepareError>(Some(turns.line_up(subjects)))
         })?;
@@ -189,13 +191,13 @@ impl<'s, O: Owner> Operation<'s, O> {
         self.undo_in_turn(uid)
     }
 
-    /// As [`Operation::undo_claim`], with the turns of claim and cards had.
+    /// As [`NodeOperation::undo_claim`], with the turns of claim and cards had.
     fn undo_in_turn(&mut self, uid: &ClaimUid) -> Result<(), PrepareError> {
         let begun = self.owner.with(|state| {
             let Some(record) = state.claim(uid) else { return Ok(None) };
             let (plan, phase) = (record.plan.clone(), record.phase);
             if phase == Phase::Prepared {
-                state.commit(Change::of([Entry::Phase(uid.clone(), Phase::Releasing)]))?;
+                state.commit(Change::of([JournalEntry::Phase(uid.clone(), Phase::Releasing)]))?;
             }
             let ours = state.ours_of(&plan);
             let undos = undo(&plan, |at| ours.contains_key(at), state.others(uid));
@@ -206,12 +208,12 @@ impl<'s, O: Owner> Operation<'s, O> {
         self.owner.with(|state| {
             // A claim that was decided meanwhile may want the partition that is gone: its own steps make it again.
             let wanted: BTreeSet<PartitionAt> = state.others(uid).filter_map(Grant::partition).collect();
-            let mut change = Change::of([Entry::Released(uid.clone())]);
+            let mut change = Change::of([JournalEntry::Released(uid.clone())]);
             for undo in undos {
                 let Undo::DestroyPartition(at) = undo else { continue };
                 change.push(match wanted.contains(&at) {
-                    true => Entry::Partition(at, Making::Planned),
-                    false => Entry::Destroyed(at),
+                    true => JournalEntry::Partition(at, PartitionProgress::Planned),
+                    false => JournalEntry::Destroyed(at),
                 });
             }
             state.commit(change)
@@ -223,9 +225,9 @@ impl<'s, O: Owner> Operation<'s, O> {
     pub(super) fn make_whole(
         &mut self,
         uid: &ClaimUid,
-        fresh: &Fresh,
+        fresh: &NewPartitions,
         cards: &mut Option<Inventory>,
-    ) -> Result<Outcome, PrepareError> {
+    ) -> Result<PrepareOutcome, PrepareError> {
         let (record, before) = self.owner.with(|state| {
             let record = state.record(uid)?.clone();
             let ours = state.ours_of(&record.plan);
@@ -241,10 +243,11 @@ impl<'s, O: Owner> Operation<'s, O> {
             Ok(outcome) => outcome,
         };
         self.publish_contexts(&record.plan.grants, record.phase)?;
-        let made =
-            |live: &LivePartition| Entry::Partition(live.at.clone(), Making::Made(live.handle.clone()));
+        let made = |live: &LivePartition| {
+            JournalEntry::Partition(live.at.clone(), PartitionProgress::Made(live.handle.clone()))
+        };
         let mut change = Change::of(outcome.partitions.iter().map(made));
-        change.push(Entry::Phase(uid.clone(), Phase::Prepared));
+        change.push(JournalEntry::Phase(uid.clone(), Phase::Prepared));
         self.owner.with(|state| state.commit(change))?;
         Ok(outcome)
     }
@@ -254,14 +257,14 @@ impl<'s, O: Owner> Operation<'s, O> {
     fn forget_vanished(
         &mut self,
         plan: &Plan,
-        mut ours: BTreeMap<PartitionAt, Making>,
-    ) -> Result<BTreeMap<PartitionAt, Making>, PrepareError> {
+        mut ours: BTreeMap<PartitionAt, PartitionProgress>,
+    ) -> Result<BTreeMap<PartitionAt, PartitionProgress>, PrepareError> {
         let hardware = |source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) };
         let vanished = self.site.vanished(&ours.keys().cloned().collect()).map_err(hardware)?;
-        let planned = |at: &PartitionAt| Entry::Partition(at.clone(), Making::Planned);
+        let planned = |at: &PartitionAt| JournalEntry::Partition(at.clone(), PartitionProgress::Planned);
         let change = Change::of(vanished.iter().map(planned));
         self.owner.with(|state| state.commit(change))?;
-        ours.extend(vanished.into_iter().map(|at| (at, Making::Planned)));
+        ours.extend(vanished.into_iter().map(|at| (at, PartitionProgress::Planned)));
         Ok(ours)
     }
 
@@ -270,13 +273,13 @@ impl<'s, O: Owner> Operation<'s, O> {
     fn disown(
         &mut self,
         error: &PrepareError,
-        before: &BTreeMap<PartitionAt, Making>,
+        before: &BTreeMap<PartitionAt, PartitionProgress>,
     ) -> Result<(), PrepareError> {
         let Some(at) = error.not_made() else { return Ok(()) };
         let entry = match before.get(at) {
             // One that we once had: what is there now is told apart from it.
-            Some(made @ Making::Made(_)) => Entry::Partition(at.clone(), made.clone()),
-            Some(Making::Planned) | None => Entry::Destroyed(at.clone()),
+            Some(made @ PartitionProgress::Made(_)) => JournalEntry::Partition(at.clone(), made.clone()),
+            Some(PartitionProgress::Planned) | None => JournalEntry::Destroyed(at.clone()),
         };
         self.owner.with(|state| state.commit(Change::of([entry])))
     }
@@ -299,17 +302,17 @@ impl State {
             };
             return Ok((decision, plan));
         }
-        let mut fresh = Fresh::new();
+        let mut fresh = NewPartitions::new();
         let mut change = Change::default();
         for step in &plan.steps {
             if let Step::CreatePartition(at) = step
                 && !self.journal().partitions.contains_key(at)
             {
                 fresh.insert(at.clone());
-                change.push(Entry::Partition(at.clone(), Making::Planned));
+                change.push(JournalEntry::Partition(at.clone(), PartitionProgress::Planned));
             }
         }
-        change.push(Entry::Claim(ClaimRecord { plan: plan.clone(), kind, phase: Phase::Preparing }));
+        change.push(JournalEntry::Claim(ClaimRecord { plan: plan.clone(), kind, phase: Phase::Preparing }));
         self.commit(change)?;
         Ok((Decision::New(fresh), plan))
     }

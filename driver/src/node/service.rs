@@ -14,11 +14,11 @@ use nix::fcntl::Flock;
 use parking_lot::Mutex;
 
 use super::agree::Differs;
-use super::operate::Operation;
+use super::operate::NodeOperation;
 use super::site::Site;
-use super::state::{Owner, State, ledger_of, offers_of};
+use super::state::{State, StateAccess, ledger_of, offers_of};
 use crate::checkpoint::{ClaimKind, ClaimRecord};
-use crate::prepare::{PrepareError, PreparedClaim, Released};
+use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 
 /// One node, with many callers. Calls block; those for other cards do not wait for each other.
 pub struct NodeService {
@@ -42,9 +42,9 @@ pub struct NodeSnapshot {
 }
 
 /// The state, locked for a moment at a time.
-struct Shared<'s>(&'s Mutex<State>);
+struct LockedState<'s>(&'s Mutex<State>);
 
-impl Owner for Shared<'_> {
+impl StateAccess for LockedState<'_> {
     fn with<R>(&mut self, act: impl FnOnce(&mut State) -> R) -> R {
         act(&mut self.0.lock())
     }
@@ -70,7 +70,7 @@ impl NodeService {
     ///
     /// # Errors
     /// [`PrepareError`]; the journal has what is left to undo, and the next call or start goes on.
-    pub fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    pub fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         self.operate(|operation| operation.release(uid))
     }
 
@@ -87,7 +87,7 @@ impl NodeService {
             claim: format!("{}/{}", claim.namespace, claim.name),
             source: Box::new(source),
         };
-        let offers = Operation::new(&self.site, Shared(&self.state)).offers().map_err(hardware)?;
+        let offers = NodeOperation::new(&self.site, LockedState(&self.state)).offers().map_err(hardware)?;
         self.site.monitor(claim, results, &offers)
     }
 
@@ -104,7 +104,7 @@ impl NodeService {
     /// # Errors
     /// [`BackendError`] if the hardware cannot be asked; the earlier offers stay.
     pub fn snapshot(&self, server: ServerVersion) -> Result<NodeSnapshot, BackendError> {
-        let mut operation = Operation::new(&self.site, Shared(&self.state));
+        let mut operation = NodeOperation::new(&self.site, LockedState(&self.state));
         let (inventory, usage, journal) = operation
             .with_cards(|state, found| (state.without_ours(found), state.usage(), state.journal().clone()))?;
         let offers = offers_of(&self.site, &inventory, server, &usage);
@@ -144,8 +144,8 @@ impl NodeService {
         self.state.lock().agrees(&self.site)
     }
 
-    fn operate<R>(&self, run: impl FnOnce(&mut Operation<'_, Shared<'_>>) -> R) -> R {
-        let mut operation = Operation::new(&self.site, Shared(&self.state));
+    fn operate<R>(&self, run: impl FnOnce(&mut NodeOperation<'_, LockedState<'_>>) -> R) -> R {
+        let mut operation = NodeOperation::new(&self.site, LockedState(&self.state));
         let answer = run(&mut operation);
         for note in operation.notes {
             tracing::warn!("{note}");

@@ -10,7 +10,7 @@ use aliquot_core::plan::Plan;
 use aliquot_core::ports::{BackendError, PartitionAt};
 use parking_lot::Mutex;
 
-use super::Parts;
+use super::NodeParts;
 use super::turns::Turns;
 use crate::disk::Disk;
 use crate::health::HealthBook;
@@ -18,7 +18,7 @@ use crate::prepare::{Hands, ShimCopies};
 
 /// The fixed parts of an open node.
 pub(crate) struct Site {
-    pub(super) parts: Parts,
+    pub(super) parts: NodeParts,
     /// State directory.
     pub(super) state: PathBuf,
     pub(super) grants: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Site {
 // === impl Site ===
 
 impl Site {
-    pub(super) fn new(parts: Parts, state: PathBuf, grants: PathBuf, cdi: CdiDir) -> Self {
+    pub(super) fn new(parts: NodeParts, state: PathBuf, grants: PathBuf, cdi: CdiDir) -> Self {
         let health = HealthBook::of(&state);
         let files = parts.disk.clone();
         Self {

@@ -13,7 +13,7 @@ use aliquot_core::plan::Plan;
 use aliquot_core::ports::PartitionAt;
 
 use super::site::Site;
-use crate::checkpoint::{Change, ClaimRecord, Entry, Journal, JournalStore, Making};
+use crate::checkpoint::{Change, ClaimRecord, Journal, JournalEntry, JournalStore, PartitionProgress};
 use crate::prepare::PrepareError;
 
 /// The changing parts of an open node.
@@ -35,15 +35,15 @@ struct Accounts {
 }
 
 /// How operations reach the state: alone, or locked for a moment.
-pub(super) trait Owner {
+pub(super) trait StateAccess {
     /// Does something with the state, without waiting for a device.
     fn with<R>(&mut self, act: impl FnOnce(&mut State) -> R) -> R;
 }
 
 /// The only owner.
-pub(super) struct Alone<'s>(pub(super) &'s mut State);
+pub(super) struct ExclusiveState<'s>(pub(super) &'s mut State);
 
-impl Owner for Alone<'_> {
+impl StateAccess for ExclusiveState<'_> {
     fn with<R>(&mut self, act: impl FnOnce(&mut State) -> R) -> R {
         act(self.0)
     }
@@ -83,7 +83,7 @@ impl State {
     }
 
     /// Partitions of ours that a plan uses, whichever claim had them made.
-    pub(super) fn ours_of(&self, plan: &Plan) -> BTreeMap<PartitionAt, Making> {
+    pub(super) fn ours_of(&self, plan: &Plan) -> BTreeMap<PartitionAt, PartitionProgress> {
         let used = plan.grants.iter().filter_map(Grant::partition);
         used.filter_map(|at| Some((at.clone(), self.journal().partitions.get(&at)?.clone()))).collect()
     }
@@ -95,15 +95,15 @@ impl State {
         self.store.commit(change)?;
         for entry in entries.entries() {
             match entry {
-                Entry::Claim(record) => self.book(&record.plan),
-                Entry::Released(uid) => {
+                JournalEntry::Claim(record) => self.book(&record.plan),
+                JournalEntry::Released(uid) => {
                     if let Some(accounts) = &mut self.ledger {
                         accounts.ledger.release(uid);
                     }
                 }
                 // What is found on the cards counts unless it is ours.
-                Entry::Destroyed(_) => self.ended += 1,
-                Entry::Phase(..) | Entry::Partition(..) => {}
+                JournalEntry::Destroyed(_) => self.ended += 1,
+                JournalEntry::Phase(..) | JournalEntry::Partition(..) => {}
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use aliquot_core::ports::{
 };
 
 use super::{PrepareError, PreparedClaim, PreparedDevice, ShimCopies, preload};
-use crate::checkpoint::{ClaimKind, Making};
+use crate::checkpoint::{ClaimKind, PartitionProgress};
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
 use crate::region::{self, WriteOutcome, limits_anything, limits_of};
@@ -38,7 +38,7 @@ pub(crate) struct Hands<'a> {
 }
 
 /// What came of a plan.
-pub(crate) struct Outcome {
+pub(crate) struct PrepareOutcome {
     /// Partitions of ours that it uses, with the handles that they have now.
     pub(crate) partitions: Vec<LivePartition>,
     /// The answer.
@@ -49,7 +49,7 @@ pub(crate) struct Outcome {
 
 /// Whether a plan is the first of ours to make a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fresh {
+enum FirstPlan {
     /// It is: what lies there is foreign.
     Yes,
     /// An earlier try, or another claim's plan, may have made it.
@@ -58,7 +58,7 @@ enum Fresh {
 
 /// Whether something had to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum StepEffect {
     Done,
     Needless,
 }
@@ -75,23 +75,23 @@ pub(crate) fn run_steps(
     hands: &Hands<'_>,
     plan: &Plan,
     kind: ClaimKind,
-    ours: &BTreeMap<PartitionAt, Making>,
+    ours: &BTreeMap<PartitionAt, PartitionProgress>,
     fresh: &BTreeSet<PartitionAt>,
     cards: &mut Option<Inventory>,
-) -> Result<Outcome, PrepareError> {
+) -> Result<PrepareOutcome, PrepareError> {
     let mut acts = Vec::new();
     let mut partitions = Vec::new();
     // Also those that another claim's plan made and this one shares: they may have vanished since.
     let used: BTreeSet<PartitionAt> = plan.grants.iter().filter_map(Grant::partition).collect();
     for (at, making) in ours.iter().filter(|(at, _)| used.contains(at)) {
-        let fresh = if fresh.contains(at) { Fresh::Yes } else { Fresh::No };
+        let fresh = if fresh.contains(at) { FirstPlan::Yes } else { FirstPlan::No };
         let (live, act) = ensure_partition(hands, &plan.name, at, making, fresh)?;
         partitions.push(live);
         acts.push(act);
     }
     let hardware = |source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) };
     let cards = match cards {
-        Some(found) if !acts.contains(&Act::Done) => found,
+        Some(found) if !acts.contains(&StepEffect::Done) => found,
         cards => cards.insert(hands.backend.discover().map_err(hardware)?),
     };
     let mut granted = Vec::with_capacity(plan.grants.len());
@@ -115,9 +115,9 @@ pub(crate) fn run_steps(
             }
         }
     }
-    let acts = acts.into_iter().filter(|act| *act == Act::Done).count();
+    let acts = acts.into_iter().filter(|act| *act == StepEffect::Done).count();
     match prepared {
-        Some(prepared) => Ok(Outcome { partitions, prepared, acts }),
+        Some(prepared) => Ok(PrepareOutcome { partitions, prepared, acts }),
         None => Err(edits_error(plan, "the plan writes no CDI file")),
     }
 }
@@ -128,23 +128,23 @@ fn ensure_partition(
     hands: &Hands<'_>,
     claim: &str,
     at: &PartitionAt,
-    making: &Making,
-    fresh: Fresh,
-) -> Result<(LivePartition, Act), PrepareError> {
+    making: &PartitionProgress,
+    fresh: FirstPlan,
+) -> Result<(LivePartition, StepEffect), PrepareError> {
     let hardware = |source| PrepareError::Hardware { claim: claim.to_owned(), source: Box::new(source) };
     let stopped = |source: io::Error| {
         hardware(BackendError::Unreachable { what: format!("create {at}"), source: Box::new(source) })
     };
     let there = || Ok(hands.backend.partitions()?.into_iter().find(|live| live.at == *at));
     match (there().map_err(hardware)?, making) {
-        (Some(live), Making::Made(handle)) if live.handle != *handle => {
+        (Some(live), PartitionProgress::Made(handle)) if live.handle != *handle => {
             let (expected, found) = (Box::new(handle.clone()), Box::new(live.handle));
             return Err(hardware(BackendError::Replaced { at: at.clone(), expected, found }));
         }
-        (Some(_), Making::Planned) if fresh == Fresh::Yes => {
+        (Some(_), PartitionProgress::Planned) if fresh == FirstPlan::Yes => {
             return Err(hardware(BackendError::AlreadyThere { at: at.clone() }));
         }
-        (Some(live), _) => return Ok((live, Act::Needless)),
+        (Some(live), _) => return Ok((live, StepEffect::Needless)),
         (None, _) => {}
     }
     hands.disk.before("create partition").map_err(stopped)?;
@@ -155,7 +155,7 @@ fn ensure_partition(
         (Err(source @ (BackendError::AlreadyThere { .. } | BackendError::NoRoom { .. })), _) => {
             Err(hardware(source))
         }
-        (_, Some(live)) => Ok((live, Act::Done)),
+        (_, Some(live)) => Ok((live, StepEffect::Done)),
         (Err(source), None) => Err(hardware(source)),
         (Ok(_), None) => Err(PrepareError::Vanished { claim: claim.to_owned(), at: at.clone() }),
     }
@@ -168,7 +168,7 @@ fn ensure_grant(
     kind: ClaimKind,
     granted: &GrantAccess<'_>,
     cards: &Inventory,
-) -> Result<Act, PrepareError> {
+) -> Result<StepEffect, PrepareError> {
     let GrantAccess { grant, access } = granted;
     let place = grant_file::place(&hands.grants, &grant.claim, &grant.share);
     let path = grant_file::record_path(&hands.grants, &grant.claim, &grant.share);
@@ -183,20 +183,20 @@ fn ensure_grant(
         // Each time that the node is opened all of this is looked over, before the run is found gone.
         ClaimKind::Run => hands.disk.until_power_fails(),
     };
-    let mut act = Act::Needless;
+    let mut act = StepEffect::Needless;
     if !region::holds(&path, text.as_bytes()) {
         disk.make_dir(&place.dir).map_err(failed(&place.dir))?;
         disk.replace(&path, text.as_bytes(), Mode::ReadOnly).map_err(failed(&path))?;
-        act = Act::Done;
+        act = StepEffect::Done;
     }
     let Some(limits) = limits(grant, cards, access) else { return Ok(act) };
     if place.ensure(&disk, &limits).map_err(failed(&place.dir))? == WriteOutcome::Something {
-        act = Act::Done;
+        act = StepEffect::Done;
     }
     if limits_anything(&limits) && kind == ClaimKind::Container {
         let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
         if preload::ensure(&disk, &claim, hands.shims).map_err(failed(&claim))? == WriteOutcome::Something {
-            act = Act::Done;
+            act = StepEffect::Done;
         }
     }
     Ok(act)
@@ -213,15 +213,15 @@ fn ensure_cdi(
     kind: ClaimKind,
     granted: &[GrantAccess<'_>],
     cards: &Inventory,
-) -> Result<(PreparedClaim, Act), PrepareError> {
+) -> Result<(PreparedClaim, StepEffect), PrepareError> {
     let prepared = prepared(plan)?;
     if kind == ClaimKind::Run {
-        return Ok((prepared, Act::Needless));
+        return Ok((prepared, StepEffect::Needless));
     }
     let spec = cdi_spec(hands, plan, granted, cards)?;
     let path = hands.cdi.path(spec.claim());
     if fs::read(&path).is_ok_and(|found| found == spec.text().as_bytes()) {
-        return Ok((prepared, Act::Needless));
+        return Ok((prepared, StepEffect::Needless));
     }
     let stopped = |source| PrepareError::Grant {
         claim: plan.name.clone(),
@@ -235,7 +235,7 @@ fn ensure_cdi(
         .write(&spec)
         .map_err(|source| PrepareError::Cdi { claim: plan.name.clone(), source: Box::new(source) })?;
     hands.disk.before("after CDI file").map_err(stopped)?;
-    Ok((prepared, Act::Done))
+    Ok((prepared, StepEffect::Done))
 }
 
 /// The answer that goes with a plan.

@@ -4,7 +4,7 @@
 //! read, long before any claim is prepared.
 
 use aliquot_core::dra::OpaqueConfig;
-use aliquot_core::grant::{PartitionDemand, ShareSettings, Spelled};
+use aliquot_core::grant::{PartitionDemand, SettingWord, ShareSettings};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ const API_VERSION: &str = "aliquot.dev/v1";
 
 /// The type fields of every configuration.
 #[derive(Deserialize)]
-struct Typed {
+struct ConfigType {
     #[serde(rename = "apiVersion")]
     api_version: Value,
     kind: Value,
@@ -59,7 +59,7 @@ pub(super) fn apply(
     settings: &mut ShareSettings,
     demand: &mut Option<PartitionDemand>,
 ) -> Result<(), String> {
-    let typed: Typed = parse(parameters)?;
+    let typed: ConfigType = parse(parameters)?;
     if typed.api_version != API_VERSION {
         return Err(format!("apiVersion is {}; expected {API_VERSION}", shown(&typed.api_version)));
     }
@@ -103,14 +103,14 @@ fn parse<'t, T: Deserialize<'t>>(parameters: &'t str) -> Result<T, String> {
     })
 }
 
-fn set<T: Spelled>(setting: &mut T, value: Option<&Value>, field: &str) -> Result<(), String> {
+fn set<T: SettingWord>(setting: &mut T, value: Option<&Value>, field: &str) -> Result<(), String> {
     if let Some(value) = value {
         *setting = word(value, field)?;
     }
     Ok(())
 }
 
-fn word<T: Spelled>(value: &Value, field: &str) -> Result<T, String> {
+fn word<T: SettingWord>(value: &Value, field: &str) -> Result<T, String> {
     let known = value.as_str().and_then(T::of_word);
     known.ok_or_else(|| format!("{field} is {}; expected {}", shown(value), T::words()))
 }

@@ -6,11 +6,11 @@ use std::io;
 
 use aliquot_core::id::ClaimUid;
 use aliquot_core::plan::{Plan, Undo};
-use aliquot_core::ports::{BackendError, Expected, PartitionAt};
+use aliquot_core::ports::{BackendError, ExpectedPartition, PartitionAt};
 
 use super::execute::Hands;
 use super::{PrepareError, preload};
-use crate::checkpoint::Making;
+use crate::checkpoint::PartitionProgress;
 use crate::grant_file;
 
 /// Does all inverses in order. `partitions` are ours, with what is known of them; one that is another by now is left.
@@ -18,7 +18,7 @@ pub(crate) fn run_undo(
     hands: &Hands<'_>,
     plan: &Plan,
     undos: &[Undo],
-    partitions: &BTreeMap<PartitionAt, Making>,
+    partitions: &BTreeMap<PartitionAt, PartitionProgress>,
 ) -> Result<(), PrepareError> {
     for undo in undos {
         match undo {
@@ -29,8 +29,8 @@ pub(crate) fn run_undo(
             }
             Undo::DestroyPartition(at) => {
                 let expected = match partitions.get(at) {
-                    Some(Making::Made(handle)) => Expected::Handle(handle.clone()),
-                    Some(Making::Planned) => Expected::Any,
+                    Some(PartitionProgress::Made(handle)) => ExpectedPartition::Handle(handle.clone()),
+                    Some(PartitionProgress::Planned) => ExpectedPartition::Any,
                     None => continue,
                 };
                 destroy(hands, plan, at, &expected)?;
@@ -62,7 +62,7 @@ fn destroy(
     hands: &Hands<'_>,
     plan: &Plan,
     at: &PartitionAt,
-    expected: &Expected,
+    expected: &ExpectedPartition,
 ) -> Result<(), PrepareError> {
     let hardware = |source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) };
     let stopped = |source: io::Error| {

@@ -67,20 +67,20 @@ impl Live {
     ///
     /// # Errors
     /// No record is complete, or the lock cannot be taken.
-    pub fn change(&mut self, change: impl FnOnce(&Limits) -> Option<Limits>) -> io::Result<Changed> {
+    pub fn change(&mut self, change: impl FnOnce(&Limits) -> Option<Limits>) -> io::Result<LimitsWritten> {
         let lock = wait::lock(self.lock.try_clone()?, wait::LONGEST, |_| {})?;
         let now = self.read()?;
-        let Some(next) = change(&now) else { return Ok(Changed::No) };
+        let Some(next) = change(&now) else { return Ok(LimitsWritten::No) };
         let next = Limits { generation: now.generation + 1, ..next };
         self.mapping.limits_writer().map_err(fault)?.write(&next);
         drop(lock);
-        Ok(Changed::Yes)
+        Ok(LimitsWritten::Yes)
     }
 }
 
 /// Whether something changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
+pub enum LimitsWritten {
     /// It did.
     Yes,
     /// It did not.

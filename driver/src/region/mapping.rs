@@ -30,15 +30,15 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 const MAPPINGS_MAX: usize = 4096;
 
 /// A mapping that is registered with the signal handler.
-struct Entry {
+struct RegisteredMapping {
     /// 0: free.
     base: AtomicUsize,
     length: AtomicUsize,
     torn: AtomicBool,
 }
 
-static ENTRIES: [Entry; MAPPINGS_MAX] = [const {
-    Entry { base: AtomicUsize::new(0), length: AtomicUsize::new(0), torn: AtomicBool::new(false) }
+static ENTRIES: [RegisteredMapping; MAPPINGS_MAX] = [const {
+    RegisteredMapping { base: AtomicUsize::new(0), length: AtomicUsize::new(0), torn: AtomicBool::new(false) }
 }; MAPPINGS_MAX];
 
 /// The earlier action of SIGBUS, or the reason why the handler is not installed.
@@ -127,8 +127,9 @@ impl Drop for Mapping {
 
 /// Registers a mapping with the signal handler.
 fn enter(base: usize, length: usize) -> Option<usize> {
-    let free =
-        |entry: &Entry| entry.base.compare_exchange(0, base, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let free = |entry: &RegisteredMapping| {
+        entry.base.compare_exchange(0, base, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
     let place = ENTRIES.iter().position(free)?;
     let entry = ENTRIES.get(place)?;
     entry.torn.store(false, Ordering::Release);

@@ -19,7 +19,7 @@ use aliquot_enforce::units::Ppm;
 
 use super::liveness::OwnedSlot;
 use super::watched::taken;
-use super::{Reaped, UsageFile, wake};
+use super::{ReapOutcome, UsageFile, wake};
 use crate::clock::monotonic;
 
 /// Most recounts until the reserved bytes are known: half a second if no thread stays inside.
@@ -37,7 +37,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 const SHUT: u32 = 1;
 
 /// A slot whose owner was in a call.
-struct Call {
+struct SlotInCall {
     number: usize,
     owner: u64,
 }
@@ -59,7 +59,8 @@ impl UsageFile {
     pub fn settled(&self, part: Ppm) -> io::Result<Option<Bytes>> {
         // After the write of the limits: a reservation from here on reads them, or is counted below.
         std::sync::atomic::fence(Ordering::SeqCst);
-        let mut calls: Vec<Call> = taken(self.view()?).filter_map(|taken| Call::of(&taken)).collect();
+        let mut calls: Vec<SlotInCall> =
+            taken(self.view()?).filter_map(|taken| SlotInCall::of(&taken)).collect();
         let mut door = None;
         for number in 0..TRIES {
             let view = self.view()?;
@@ -67,9 +68,9 @@ impl UsageFile {
             let is_calm = calls.is_empty();
             let (answer, total) = self.recounted_to_size(part)?;
             match answer {
-                Reaped::Torn => return Ok(None),
-                Reaped::NoneExited | Reaped::Dead { .. } if is_calm => return Ok(Some(total)),
-                Reaped::NoneExited | Reaped::Dead { .. } | Reaped::Later => {}
+                ReapOutcome::Torn => return Ok(None),
+                ReapOutcome::NoneExited | ReapOutcome::Dead { .. } if is_calm => return Ok(Some(total)),
+                ReapOutcome::NoneExited | ReapOutcome::Dead { .. } | ReapOutcome::Later => {}
             }
             door = match number {
                 SHUT_FROM..SHUT_UP_TO if !calls.is_empty() => door.or_else(|| ClosedGate::shut(view)),
@@ -83,7 +84,7 @@ impl UsageFile {
 }
 
 /// Waits until no call is in flight, at most about [`BETWEEN_TRIES`]; without calls exactly as long.
-fn wait_for(calls: &mut Vec<Call>, view: UsageView<'_>) {
+fn wait_for(calls: &mut Vec<SlotInCall>, view: UsageView<'_>) {
     if calls.is_empty() {
         return std::thread::sleep(BETWEEN_TRIES);
     }
@@ -96,9 +97,9 @@ fn wait_for(calls: &mut Vec<Call>, view: UsageView<'_>) {
     }
 }
 
-// === impl Call ===
+// === impl SlotInCall ===
 
-impl Call {
+impl SlotInCall {
     fn of(taken: &OwnedSlot<'_>) -> Option<Self> {
         let call = Self { number: taken.number, owner: taken.owner };
         (!taken.is_lent() && taken.is_in_call()).then_some(call)

@@ -169,10 +169,10 @@ fn a_tenant_that_cuts_its_usage_short_ends_nobody_but_itself() {
     view.total().store(5, Ordering::SeqCst);
     OpenOptions::new().write(true).open(place.usage()).unwrap().set_len(0).unwrap();
     assert_eq!(view.total().load(Ordering::SeqCst), 0, "a vanished page reads as zeros");
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::Torn);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), ReapOutcome::Torn);
     assert_eq!(fs::metadata(place.usage()).unwrap().len(), 135_168, "it has its length again");
     assert_eq!(place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap(), WriteOutcome::Something);
-    assert_eq!(UsageFile::open(&place.usage()).unwrap().reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
+    assert_eq!(UsageFile::open(&place.usage()).unwrap().reap(Ppm::ALL).unwrap(), ReapOutcome::NoneExited);
 }
 
 /// A tenant process with memory in the share of `dir`; does nothing unless a test starts it as one.
@@ -253,11 +253,15 @@ fn exited_processes_are_credited_and_live_ones_keep_theirs() {
         let bound = Instant::now() + Duration::from_secs(10);
         let reaped = loop {
             match watched.reap(Ppm::ALL).unwrap() {
-                Reaped::NoneExited | Reaped::Later => assert!(Instant::now() < bound, "round {round}"),
+                ReapOutcome::NoneExited | ReapOutcome::Later => {
+                    assert!(Instant::now() < bound, "round {round}");
+                }
                 reaped => break reaped,
             }
         };
-        let Reaped::Dead { processes: 1, returned: Bytes(100 | 103) } = reaped else { panic!("{reaped:?}") };
+        let ReapOutcome::Dead { processes: 1, returned: Bytes(100 | 103) } = reaped else {
+            panic!("{reaped:?}")
+        };
         child.wait().unwrap();
         let slot = view.slot(number).unwrap();
         assert_eq!(slot.owner().load(Ordering::SeqCst), 7 << 32, "free, and the generation stays");
@@ -268,7 +272,7 @@ fn exited_processes_are_credited_and_live_ones_keep_theirs() {
     assert_eq!(view.reaped().load(Ordering::SeqCst), rounds);
     living.kill().unwrap();
     living.wait().unwrap();
-    assert!(matches!(watched.reap(Ppm::ALL).unwrap(), Reaped::Dead { processes: 1, .. }));
+    assert!(matches!(watched.reap(Ppm::ALL).unwrap(), ReapOutcome::Dead { processes: 1, .. }));
     assert_eq!(UsageCopy::of(&place.usage()).unwrap().total, Bytes(0));
 }
 
@@ -284,7 +288,7 @@ fn a_reaper_that_was_stopped_keeps_nothing_from_the_next_one() {
     let (mut dead, _) = start_beside(dir.path(), (None, Does::Reserves), held);
     dead.kill().unwrap();
     dead.wait().unwrap();
-    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
+    assert!(matches!(reap_exited(&watched), ReapOutcome::Dead { processes: 1, returned: Bytes(100 | 103) }));
     total.fetch_or(FREEZE | 0x77 << 48, Ordering::SeqCst);
     assert!(matches!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(100 | 103))));
     stopped.kill().unwrap();
@@ -292,11 +296,11 @@ fn a_reaper_that_was_stopped_keeps_nothing_from_the_next_one() {
 }
 
 /// Reaps until an exited process was found; returns that result.
-fn reap_exited(watched: &UsageFile) -> Reaped {
+fn reap_exited(watched: &UsageFile) -> ReapOutcome {
     let bound = Instant::now() + Duration::from_secs(10);
     loop {
         match watched.reap(Ppm::ALL).unwrap() {
-            Reaped::NoneExited | Reaped::Later => assert!(Instant::now() < bound),
+            ReapOutcome::NoneExited | ReapOutcome::Later => assert!(Instant::now() < bound),
             reaped => return reaped,
         }
     }
@@ -340,7 +344,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     slot.owner().store(word, Ordering::SeqCst);
     view.total().fetch_add(50, Ordering::SeqCst);
     slot.used().store(50, Ordering::SeqCst);
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), ReapOutcome::NoneExited);
     let mut seen = UsageCopy::of(&place.usage()).unwrap().processes;
     seen.retain(|process| process.pid == maker.id());
     assert!(seen.len() == 1 && seen[0].used >= Bytes(150), "{seen:?}");
@@ -350,12 +354,15 @@ fn lent_memory_outlives_its_maker(tag: u64) {
         // Also known without an earlier reap: exited processes are released, and memory open in an importer stays.
         assert!(matches!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(150 | 153))));
     } else {
-        assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(100 | 103) }));
+        assert!(matches!(
+            reap_exited(&watched),
+            ReapOutcome::Dead { processes: 1, returned: Bytes(100 | 103) }
+        ));
     }
     assert_eq!((slot.used().load(Ordering::SeqCst), slot.owner().load(Ordering::SeqCst)), (50, word));
     opener.kill().unwrap();
     opener.wait().unwrap();
-    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(150 | 153) }));
+    assert!(matches!(reap_exited(&watched), ReapOutcome::Dead { processes: 1, returned: Bytes(150 | 153) }));
     assert_eq!((UsageCopy::of(&place.usage()).unwrap().total, watched.owners().count()), (Bytes(0), 0));
     // Memory that its exporter has needs no lock; closed and without a lock it is released, whichever processes live.
     let (mut maker, number) = start_beside(dir.path(), (None, Does::Rests), lent);
@@ -364,11 +371,11 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     slot.pid_namespace().store(made.pid_namespace().load(Ordering::SeqCst), Ordering::SeqCst);
     slot.kind().store(slot::LENT, Ordering::SeqCst);
     slot.owner().store(5 << 32 | u64::from(maker.id()), Ordering::SeqCst);
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), ReapOutcome::NoneExited);
     view.total().fetch_add(50, Ordering::SeqCst);
     slot.used().store(50, Ordering::SeqCst);
     slot.kind().store(slot::LET_GO, Ordering::SeqCst);
-    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 0, returned: Bytes(50) }));
+    assert!(matches!(reap_exited(&watched), ReapOutcome::Dead { processes: 0, returned: Bytes(50) }));
     maker.kill().unwrap();
     maker.wait().unwrap();
 }
@@ -431,10 +438,10 @@ fn process_of_another_pid_namespace_lives_with_its_lock() {
     slot.owner().store(1 << 32 | u64::from(me), Ordering::SeqCst);
     for shown in [0, 7, u64::MAX, sign] {
         slot.sign().store(shown, Ordering::SeqCst);
-        assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited, "{shown}");
+        assert_eq!(watched.reap(Ppm::ALL).unwrap(), ReapOutcome::NoneExited, "{shown}");
     }
     drop(file);
-    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, returned: Bytes(50) }));
+    assert!(matches!(reap_exited(&watched), ReapOutcome::Dead { processes: 1, returned: Bytes(50) }));
 }
 
 #[test]
@@ -447,18 +454,18 @@ fn leaked_card_memory_of_exited_processes_is_billed() {
     let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
     let left = crate::clock::monotonic().0 - 300_000_000;
     view.slot(number).unwrap().unbilled_since().store(left, Ordering::SeqCst);
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), ReapOutcome::NoneExited);
     assert_eq!(view.device_nanos().load(Ordering::SeqCst), 0, "it is alive, and bills itself");
     child.kill().unwrap();
     child.wait().unwrap();
     let bound = Instant::now() + Duration::from_secs(10);
-    while !matches!(watched.reap(Ppm::new(500_000)).unwrap(), Reaped::Dead { processes: 1, .. }) {
+    while !matches!(watched.reap(Ppm::new(500_000)).unwrap(), ReapOutcome::Dead { processes: 1, .. }) {
         assert!(Instant::now() < bound);
     }
     let billed = view.device_nanos().load(Ordering::SeqCst);
     assert!(billed >= 150_000_000, "half of the time is the tenant's: {billed}");
     assert_eq!(view.credit_nanos().load(Ordering::SeqCst), -i64::try_from(billed).unwrap());
-    assert_eq!(watched.reap(Ppm::ALL).unwrap(), Reaped::NoneExited);
+    assert_eq!(watched.reap(Ppm::ALL).unwrap(), ReapOutcome::NoneExited);
     assert_eq!(view.device_nanos().load(Ordering::SeqCst), billed, "once");
 }
 
@@ -483,7 +490,7 @@ fn exited_processes_with_open_files_are_billed_and_keep_bytes() {
     slot.unbilled_since().store(crate::clock::monotonic().0 - 300_000_000, Ordering::SeqCst);
     slot.inside().store(1, Ordering::SeqCst);
     for _ in 0..2 {
-        assert_eq!(watched.reap(Ppm::new(500_000)).unwrap(), Reaped::NoneExited);
+        assert_eq!(watched.reap(Ppm::new(500_000)).unwrap(), ReapOutcome::NoneExited);
         let words = (slot.ended().load(Ordering::SeqCst), slot.unbilled_since().load(Ordering::SeqCst));
         assert_eq!(words, (5, 0), "it is in no call");
     }
@@ -500,7 +507,7 @@ fn exited_processes_with_open_files_are_billed_and_keep_bytes() {
     drop(file);
     // An invalid liveness byte keeps no memory.
     slot.sign().store(u64::MAX, Ordering::SeqCst);
-    assert!(matches!(reap_exited(&watched), Reaped::Dead { processes: 1, .. }));
+    assert!(matches!(reap_exited(&watched), ReapOutcome::Dead { processes: 1, .. }));
     assert_eq!(view.total().load(Ordering::SeqCst), 0);
     assert_eq!(view.device_nanos().load(Ordering::SeqCst), billed, "once");
 }

@@ -16,7 +16,7 @@ use aliquot_core::units::Bytes;
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::memory::{FREEZE, bytes_in};
-use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
+use aliquot_enforce::reap::{AccountingFreeze, Owner, Recount, Slot};
 use aliquot_enforce::unbilled;
 use aliquot_enforce::units::Ppm;
 use nix::errno::Errno;
@@ -53,7 +53,7 @@ pub struct UsageFile {
 
 /// The result of a reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaped {
+pub enum ReapOutcome {
     /// No process with memory has exited.
     NoneExited,
     /// The memory of exited processes is released.
@@ -165,10 +165,10 @@ impl UsageFile {
     ///
     /// # Errors
     /// The file is no usage file any more, or cannot be locked or set to its length.
-    pub fn reap(&self, part: Ppm) -> io::Result<Reaped> {
+    pub fn reap(&self, part: Ppm) -> io::Result<ReapOutcome> {
         self.keep_size()?;
         let view = match self.view() {
-            Err(_) if self.mapping.torn() => return Ok(Reaped::Torn),
+            Err(_) if self.mapping.torn() => return Ok(ReapOutcome::Torn),
             view => view?,
         };
         let left_frozen = view.total().load(Ordering::SeqCst) & FREEZE != 0;
@@ -179,20 +179,20 @@ impl UsageFile {
             Fate::Gone => true,
         };
         if !left_frozen && !taken(view).any(|t| is_dead(&t)) {
-            return Ok(if self.mapping.torn() { Reaped::Torn } else { Reaped::NoneExited });
+            return Ok(if self.mapping.torn() { ReapOutcome::Torn } else { ReapOutcome::NoneExited });
         }
         let (answer, _) = self.recounted(view, part)?;
         Ok(answer)
     }
 
     /// Restores the file's length and recounts; also returns the reserved bytes.
-    pub(super) fn recounted_to_size(&self, part: Ppm) -> io::Result<(Reaped, Bytes)> {
+    pub(super) fn recounted_to_size(&self, part: Ppm) -> io::Result<(ReapOutcome, Bytes)> {
         self.keep_size()?;
         self.recounted(self.view()?, part)
     }
 
     /// Recounts; also returns the reserved bytes.
-    fn recounted(&self, view: UsageView<'_>, part: Ppm) -> io::Result<(Reaped, Bytes)> {
+    fn recounted(&self, view: UsageView<'_>, part: Ppm) -> io::Result<(ReapOutcome, Bytes)> {
         let alone = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
         self.wait_for_others()?;
         let answer = self.settle(view, part, &Processes::now());
@@ -200,7 +200,7 @@ impl UsageFile {
         // Without effect if another reaper has the lock.
         self.lock(libc::F_UNLCK)?;
         drop(alone);
-        Ok((if self.mapping.torn() { Reaped::Torn } else { answer }, total))
+        Ok((if self.mapping.torn() { ReapOutcome::Torn } else { answer }, total))
     }
 
     /// Takes the reapers' lock, or waits for its holder for a bounded time: two reapers at once do the same work without harm.
@@ -216,13 +216,13 @@ impl UsageFile {
     }
 
     /// Marks the slots of exited processes, freezes the accounting, recounts, and unfreezes with those slots free.
-    fn settle(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> Reaped {
+    fn settle(&self, view: UsageView<'_>, part: Ppm, processes: &Processes) -> ReapOutcome {
         let books = unbilled::ComputeAccounting {
             bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
             cells: Cells::new(view.cells()),
             device_nanos: view.device_nanos(),
         };
-        let (mut pass, mut dead) = (unbilled::Pass::new(monotonic()), 0_u32);
+        let (mut pass, mut dead) = (unbilled::UnbilledScan::new(monotonic()), 0_u32);
         for taken in taken(view) {
             match taken.fate(&self.file, processes) {
                 Fate::Lives => continue,
@@ -235,7 +235,7 @@ impl UsageFile {
         // Counted first: a process that finds a freed slot also finds the count increased.
         view.reaped().fetch_add(u64::from(dead), Ordering::SeqCst);
         let slots = taken(view).map(|t| self.as_counted(&t, processes));
-        let closing = Closing::begin(view.total(), view.closings());
+        let closing = AccountingFreeze::begin(view.total(), view.closings());
         let mut looks = 0;
         let returned = loop {
             match closing.recount(view.total(), slots.clone()) {
@@ -247,14 +247,14 @@ impl UsageFile {
                 Recount::Busy => {
                     // A process was stopped inside: recorded memory of exited processes is released all the same.
                     closing.give_back(view.total(), slots);
-                    return Reaped::Later;
+                    return ReapOutcome::Later;
                 }
-                Recount::Overtaken => return Reaped::Later,
+                Recount::Overtaken => return ReapOutcome::Later,
             }
         };
         match dead {
-            0 if returned == 0 => Reaped::NoneExited,
-            processes => Reaped::Dead { processes, returned: Bytes(returned) },
+            0 if returned == 0 => ReapOutcome::NoneExited,
+            processes => ReapOutcome::Dead { processes, returned: Bytes(returned) },
         }
     }
 

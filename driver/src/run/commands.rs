@@ -9,10 +9,10 @@ use super::record;
 
 /// Commands of the runs of some state directories.
 #[derive(Debug, Default)]
-pub(crate) struct Commands(BTreeMap<u32, Started>);
+pub(crate) struct Commands(BTreeMap<u32, StartedCommand>);
 
 #[derive(Debug)]
-struct Started {
+struct StartedCommand {
     at: u64,
     grants: PathBuf,
 }
@@ -25,7 +25,7 @@ impl Commands {
         let recorded = states.into_iter().flat_map(|state| {
             let commands = record::commands(state).into_iter();
             commands.map(|(uid, (pid, at))| {
-                (pid, Started { at, grants: state.join("grants").join(uid.as_str()) })
+                (pid, StartedCommand { at, grants: state.join("grants").join(uid.as_str()) })
             })
         });
         Self(recorded.collect())

@@ -43,10 +43,10 @@ use aliquot_enforce::units::{Nanos, Ppm};
 use super::cards::{Meter, Window};
 use crate::clock::monotonic;
 use crate::disk::Disk;
-use crate::region::{Changed, GrantPaths, Live, Reaped, UsageFile, wait_any, wake};
-use news::{Candidate, Heard, Shared, Watch, Wish};
+use crate::region::{GrantPaths, LimitsWritten, Live, ReapOutcome, UsageFile, wait_any, wake};
+use news::{Candidate, FileWatch, GovernorRequest, GovernorRequests, Heard};
 pub use news::{offices, remove_offices};
-use owners::{Owners, Started};
+use owners::{Owners, StartedGrants};
 use register::Register;
 
 /// Time between two scans for new grants and exited processes.
@@ -76,14 +76,14 @@ pub struct Scope {
 /// A governor thread beside a command; dropping the value ends it.
 #[derive(Debug)]
 pub struct Governor {
-    shared: Arc<Shared>,
+    shared: Arc<GovernorRequests>,
     register: Option<Arc<Register>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A grant of the card.
 #[derive(Debug)]
-struct Grant {
+struct GovernedGrant {
     limits: Live,
     usage: UsageFile,
     /// `None`: its compute is not limited.
@@ -97,11 +97,11 @@ struct Reign<'s> {
     scope: &'s mut Scope,
     /// The card's shares, if their owner is in this process.
     register: Option<&'s Register>,
-    grants: BTreeMap<PathBuf, Grant>,
+    grants: BTreeMap<PathBuf, GovernedGrant>,
     rounding: Rounding,
     looked_at: Option<Nanos>,
     /// The watch on claims that come and go; `None`: no inotify instance is available.
-    claims: Option<Watch>,
+    claims: Option<FileWatch>,
     /// When a claim last came or went.
     stirred_at: Nanos,
     /// Shares that could not be read.
@@ -113,7 +113,7 @@ struct Reign<'s> {
 /// The content of a share's directory.
 enum ShareContent {
     /// A grant of the card.
-    Ours(Box<Grant>),
+    Ours(Box<GovernedGrant>),
     /// A grant of another card, or none with enforceable limits.
     Others,
     /// It cannot be read now.
@@ -140,7 +140,7 @@ impl Governor {
     }
 
     fn spawn(scope: Scope, register: Option<Arc<Register>>) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new()?);
+        let shared = Arc::new(GovernorRequests::new()?);
         let (of_thread, shares) = (Arc::clone(&shared), register.clone());
         let thread = std::thread::Builder::new()
             .name("governor".to_owned())
@@ -157,19 +157,19 @@ impl Governor {
 
     /// Resigns before this process is stopped.
     pub fn pause(&self) {
-        self.shared.ask(Wish::Pause);
+        self.shared.ask(GovernorRequest::Pause);
         self.shared.wait_until_idle();
     }
 
     /// Tries for the leader lock again.
     pub fn go_on(&self) {
-        self.shared.ask(Wish::Run);
+        self.shared.ask(GovernorRequest::Run);
     }
 }
 
 impl Drop for Governor {
     fn drop(&mut self) {
-        self.shared.ask(Wish::Stop);
+        self.shared.ask(GovernorRequest::Stop);
         if let Some(thread) = self.thread.take() {
             // A governor that panicked has stopped; its lock was released with its file.
             drop(thread.join());
@@ -178,24 +178,24 @@ impl Drop for Governor {
 }
 
 /// The thread: tries for the leader lock, governs while it holds it.
-fn serve(mut scope: Scope, register: Option<&Register>, shared: &Shared) {
+fn serve(mut scope: Scope, register: Option<&Register>, shared: &GovernorRequests) {
     let own = GrantPaths { dir: scope.share.clone(), lock: scope.writers.clone() };
     let mut candidate = Candidate::new(&scope.election, own, Disk::default());
     loop {
         match shared.wish() {
-            Wish::Stop => return,
-            Wish::Pause => {
+            GovernorRequest::Stop => return,
+            GovernorRequest::Pause => {
                 shared.set_idle(true);
                 shared.sleep(None, None);
                 continue;
             }
-            Wish::Run => shared.set_idle(false),
+            GovernorRequest::Run => shared.set_idle(false),
         }
         let office = if register.is_some() { candidate.seize() } else { candidate.elect() };
         match office {
             Some(office) => {
                 let mut reign = Reign::new(&mut scope, register);
-                while shared.wish() == Wish::Run && office.is_held() {
+                while shared.wish() == GovernorRequest::Run && office.is_held() {
                     reign.look();
                     let next = reign.step();
                     reign.wait(next, shared);
@@ -215,7 +215,7 @@ fn serve(mut scope: Scope, register: Option<&Register>, shared: &Shared) {
 
 impl<'s> Reign<'s> {
     fn new(scope: &'s mut Scope, register: Option<&'s Register>) -> Self {
-        let claims = if register.is_some() { None } else { Watch::of_entries(&scope.grants) };
+        let claims = if register.is_some() { None } else { FileWatch::of_entries(&scope.grants) };
         Self {
             scope,
             register,
@@ -260,8 +260,8 @@ impl<'s> Reign<'s> {
             grant.note_owners(now);
             match grant.usage.reap(grant.own()) {
                 // A grant with a truncated usage file is opened again.
-                Ok(Reaped::Torn) | Err(_) => false,
-                Ok(Reaped::NoneExited | Reaped::Later | Reaped::Dead { .. }) => true,
+                Ok(ReapOutcome::Torn) | Err(_) => false,
+                Ok(ReapOutcome::NoneExited | ReapOutcome::Later | ReapOutcome::Dead { .. }) => true,
             }
         });
         self.unread += before - self.grants.len();
@@ -282,18 +282,18 @@ impl<'s> Reign<'s> {
         match UsageFile::open(&place.usage()) {
             Ok(usage) => {
                 let (tenant, owners) = (terms(&now).map(Tenant::new), Owners::default());
-                ShareContent::Ours(Box::new(Grant { limits, usage, tenant, owners }))
+                ShareContent::Ours(Box::new(GovernedGrant { limits, usage, tenant, owners }))
             }
             Err(_) => ShareContent::Unread,
         }
     }
 
     /// One step of all tenants.
-    fn step(&mut self) -> Step {
+    fn step(&mut self) -> StepResult {
         let now = monotonic();
-        self.grants.values_mut().for_each(Grant::renew);
+        self.grants.values_mut().for_each(GovernedGrant::renew);
         let window = self.window(now);
-        let mut governed: Vec<&mut Grant> =
+        let mut governed: Vec<&mut GovernedGrant> =
             self.grants.values_mut().filter(|grant| grant.tenant.is_some()).collect();
         // Read before the samples: a later change wakes the next wait.
         let demands: Vec<u32> = governed.iter().map(|grant| grant.word()).collect();
@@ -313,7 +313,7 @@ impl<'s> Reign<'s> {
             grant.lend(until);
             grant.publish(tenant);
         }
-        Step { next, demands }
+        StepResult { next, demands }
     }
 
     /// The driver's last window, if any grant limits compute, after each of its processes is assigned to a grant or to none.
@@ -326,7 +326,7 @@ impl<'s> Reign<'s> {
             if self.strangers.have(pid) || governed.any(|grant| grant.owners.have(pid)) {
                 continue;
             }
-            let started = Started::of(pid, &self.scope.grants);
+            let started = StartedGrants::of(pid, &self.scope.grants);
             let mut limited = self.grants.iter_mut().filter(|(_, grant)| grant.tenant.is_some());
             match limited.find(|(dir, _)| started.is_under(dir)) {
                 Some((_, grant)) => grant.owners.note(now, pid),
@@ -337,7 +337,7 @@ impl<'s> Reign<'s> {
     }
 
     /// Sleeps until the next step or scan is due, a demand word changes, or the command's thread makes a request.
-    fn wait(&mut self, step: Step, shared: &Shared) {
+    fn wait(&mut self, step: StepResult, shared: &GovernorRequests) {
         match step.next {
             Next::Tick(at) => {
                 shared.sleep(Some(Duration::from_nanos(at.minus(monotonic()).0).min(LOOK)), None);
@@ -354,8 +354,8 @@ impl<'s> Reign<'s> {
     }
 
     /// Sleeps while no grant limits compute: until claims come or go, or for [`CALM`] if no grant limits anything.
-    fn rest(&mut self, shared: &Shared) {
-        let limited = self.grants.values().any(Grant::limits_memory);
+    fn rest(&mut self, shared: &GovernorRequests) {
+        let limited = self.grants.values().any(GovernedGrant::limits_memory);
         if self.register.is_some() {
             // A change of the register wakes the thread, and the shares are read at once.
             let calm = !limited && self.unread == 0;
@@ -372,7 +372,7 @@ impl<'s> Reign<'s> {
             (self.stirred_at, self.looked_at, self.claims) = (monotonic(), None, None);
         }
         if self.claims.is_none() {
-            self.claims = Watch::of_entries(&self.scope.grants);
+            self.claims = FileWatch::of_entries(&self.scope.grants);
         }
     }
 
@@ -389,15 +389,15 @@ impl<'s> Reign<'s> {
 }
 
 /// The result of a step.
-struct Step {
+struct StepResult {
     next: Next,
     /// Values of the demand words before it.
     demands: Vec<u32>,
 }
 
-// === impl Grant ===
+// === impl GovernedGrant ===
 
-impl Grant {
+impl GovernedGrant {
     /// The grant's own part of the card while other tenants work.
     fn own(&self) -> Ppm {
         self.tenant.map_or(Ppm::ALL, |tenant| tenant.own())
@@ -471,12 +471,13 @@ impl Grant {
         };
         let same = self.limits.read().is_ok_and(|now| change(&now).is_none());
         // Limits that cannot be written now stay as they are, and the next step tries again.
-        let changed = if same { Changed::No } else { self.limits.change(change).unwrap_or(Changed::No) };
+        let changed =
+            if same { LimitsWritten::No } else { self.limits.change(change).unwrap_or(LimitsWritten::No) };
         let Ok(view) = self.usage.view() else { return };
         if tenant.correction() != 0 {
             view.credit_nanos().fetch_add(tenant.correction(), Ordering::AcqRel);
         }
-        if changed == Changed::Yes {
+        if changed == LimitsWritten::Yes {
             wake_tenant(view);
         }
     }

@@ -29,22 +29,22 @@ const PERIOD: Nanos = Nanos(166_666_667);
 
 /// The cards of this machine.
 #[derive(Clone)]
-pub struct Machine {
+pub struct LocalMachine {
     cards: Arc<dyn DeviceBackend>,
     vendors: Vec<Vendor>,
 }
 
 /// The driver's word on one card.
-struct OfCard {
+struct MachineCard {
     node: Arc<dyn DeviceBackend>,
     card: CardUuid,
     samples: SampleClock,
     asked: Option<Nanos>,
 }
 
-// === impl Machine ===
+// === impl LocalMachine ===
 
-impl Machine {
+impl LocalMachine {
     /// Those that were opened.
     #[must_use]
     pub fn of(machine: &MachineCards) -> Self {
@@ -52,7 +52,7 @@ impl Machine {
     }
 }
 
-impl Cards for Machine {
+impl Cards for LocalMachine {
     fn vendors(&self) -> Vec<Vendor> {
         self.vendors.clone()
     }
@@ -63,7 +63,7 @@ impl Cards for Machine {
             return Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: None });
         }
         let (node, card) = (Arc::clone(&self.cards), visible.clone());
-        let meter = Box::new(OfCard { node, card, samples: SampleClock::for_governor(), asked: None });
+        let meter = Box::new(MachineCard { node, card, samples: SampleClock::for_governor(), asked: None });
         Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: Some(meter) })
     }
 
@@ -105,15 +105,15 @@ impl Events for BackendEvents {
     }
 }
 
-// === impl OfCard ===
+// === impl MachineCard ===
 
-impl fmt::Debug for OfCard {
+impl fmt::Debug for MachineCard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OfCard").field("card", &self.card).finish_non_exhaustive()
     }
 }
 
-impl Meter for OfCard {
+impl Meter for MachineCard {
     fn window(&mut self, now: Nanos) -> Option<Window> {
         if self.asked.is_some_and(|asked| now.minus(asked) < PERIOD) {
             return None;

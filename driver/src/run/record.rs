@@ -23,7 +23,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::disk::{Disk, Mode, TEMP_SUFFIX};
 use crate::node::{Node, NodeService};
-use crate::prepare::{PrepareError, Released};
+use crate::prepare::{PrepareError, ReleaseOutcome};
 use crate::region;
 use crate::state_dir::{file, wait};
 
@@ -72,7 +72,7 @@ struct Says {
 
 /// The result of cleaning up a run without a supervisor.
 #[derive(Debug)]
-pub enum Swept {
+pub enum SweepOutcome {
     /// No process of it was alive; its claim is released.
     Released(ClaimUid),
     /// Processes of it are alive: it keeps its claim.
@@ -278,7 +278,7 @@ pub trait Releases {
     ///
     /// # Errors
     /// [`PrepareError`]; the journal has what is left to undo.
-    fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError>;
+    fn release(&mut self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError>;
 }
 
 impl Releases for Node {
@@ -286,7 +286,7 @@ impl Releases for Node {
         Self::grants_dir(self)
     }
 
-    fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    fn release(&mut self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         Self::release(self, uid)
     }
 }
@@ -296,7 +296,7 @@ impl Releases for &NodeService {
         NodeService::grants_dir(self)
     }
 
-    fn release(&mut self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    fn release(&mut self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         NodeService::release(self, uid)
     }
 }
@@ -305,7 +305,7 @@ impl Releases for &NodeService {
 ///
 /// # Errors
 /// The records cannot be listed.
-pub fn sweep(node: &mut impl Releases, state: &Path) -> io::Result<Vec<Swept>> {
+pub fn sweep(node: &mut impl Releases, state: &Path) -> io::Result<Vec<SweepOutcome>> {
     let entries = match fs::read_dir(directory(state)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -319,7 +319,7 @@ pub fn sweep(node: &mut impl Releases, state: &Path) -> io::Result<Vec<Swept>> {
             // A supervisor was killed before its record had a name, and has no claim: no other process creates a record while this
             // one has the node open.
             if let Err(error) = Disk::default().remove_file(&path) {
-                swept.push(Swept::Odd(path, error));
+                swept.push(SweepOutcome::Odd(path, error));
             }
             continue;
         }
@@ -327,22 +327,22 @@ pub fn sweep(node: &mut impl Releases, state: &Path) -> io::Result<Vec<Swept>> {
         match find(state, &uid) {
             Ok(None | Some(RecordState::Supervised(_))) => {}
             Ok(Some(RecordState::Left(left))) => swept.push(give_back(node, uid, left)),
-            Err(error) => swept.push(Swept::Odd(path, error)),
+            Err(error) => swept.push(SweepOutcome::Odd(path, error)),
         }
     }
     Ok(swept)
 }
 
-fn give_back(node: &mut impl Releases, uid: ClaimUid, left: OrphanedRun) -> Swept {
+fn give_back(node: &mut impl Releases, uid: ClaimUid, left: OrphanedRun) -> SweepOutcome {
     if left.signs(node.grants_dir().join(uid.as_str())).any_alive() {
-        return Swept::Running(uid);
+        return SweepOutcome::Running(uid);
     }
     if let Err(error) = node.release(&uid) {
-        return Swept::Stuck(uid, Box::new(error));
+        return SweepOutcome::Stuck(uid, Box::new(error));
     }
     let path = left.path.clone();
     match left.forget() {
-        Ok(()) => Swept::Released(uid),
-        Err(error) => Swept::Odd(path, error),
+        Ok(()) => SweepOutcome::Released(uid),
+        Err(error) => SweepOutcome::Odd(path, error),
     }
 }

@@ -23,7 +23,8 @@ use aliquot_core::partition::{Part, Template};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 use aliquot_sim_device::{
-    Card as SimulatedCard, CardFacts, DIR_ENV, Health, MigMode, Node as SimulatedNode, Seen, WINDOW_NANOS,
+    Card as SimulatedCard, CardFacts, DIR_ENV, Health, MigMode, Node as SimulatedNode, ReportPosition,
+    WINDOW_NANOS,
 };
 
 use super::cards::{CardAccess, Cards, Events, Meter, ProcessTime, Window};
@@ -40,7 +41,7 @@ pub(crate) const PARTITION: &str = "cards-";
 
 /// The simulated cards of a node.
 #[derive(Clone, Debug)]
-pub struct Simulated {
+pub struct SimulatedCards {
     /// State directory of the node.
     pub state: PathBuf,
     /// Below it the simulated driver libraries are installed.
@@ -49,7 +50,7 @@ pub struct Simulated {
 
 /// The driver's side of one simulated card.
 #[derive(Debug)]
-struct OfCard {
+struct SimulatedMeter {
     card: SimulatedCard,
     /// Number of the window that was reported last.
     window: u64,
@@ -57,11 +58,11 @@ struct OfCard {
 
 /// A simulated card that is followed.
 #[derive(Debug)]
-struct Followed {
+struct FollowedCard {
     card: SimulatedCard,
     /// The part that its events are about.
     part: Part,
-    seen: Seen,
+    seen: ReportPosition,
 }
 
 /// Directory of the cards of a node.
@@ -103,9 +104,9 @@ pub fn directory_for(
     Ok(dir)
 }
 
-// === impl Simulated ===
+// === impl SimulatedCards ===
 
-impl Cards for Simulated {
+impl Cards for SimulatedCards {
     fn vendors(&self) -> Vec<Vendor> {
         vendors::all()
     }
@@ -118,7 +119,7 @@ impl Cards for Simulated {
         let dir = directory_for(&self.state, &grant.card, &grant.part, visible, cards)?;
         let device = aliquot_sim_device::open(&dir).map_err(io::Error::other)?;
         let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
-        let meter = card.map(|card| Box::new(OfCard { card, window: 0 }) as Box<dyn Meter>);
+        let meter = card.map(|card| Box::new(SimulatedMeter { card, window: 0 }) as Box<dyn Meter>);
         let environment: Vec<(&'static str, OsString)> =
             vec![(VISIBLE_CARDS, visible.as_str().into()), (DIR_ENV, dir.canonicalize()?.into())];
         let footprint = Some(footprint(device.node()));
@@ -138,7 +139,7 @@ impl Cards for Simulated {
         let device = aliquot_sim_device::open(&dir).map_err(|error| error.to_string())?;
         let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
         let card = card.ok_or("it is not simulated")?;
-        Ok(Box::new(Followed { seen: card.xids_until_now(), card, part }))
+        Ok(Box::new(FollowedCard { seen: card.xids_until_now(), card, part }))
     }
 
     fn no_partitions(&self) -> Vec<String> {
@@ -162,9 +163,9 @@ impl Cards for Simulated {
     }
 }
 
-// === impl Followed ===
+// === impl FollowedCard ===
 
-impl Events for Followed {
+impl Events for FollowedCard {
     fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String> {
         let asked = clock::now();
         loop {
@@ -186,9 +187,9 @@ impl Events for Followed {
     }
 }
 
-// === impl OfCard ===
+// === impl SimulatedMeter ===
 
-impl Meter for OfCard {
+impl Meter for SimulatedMeter {
     fn window(&mut self, now: Nanos) -> Option<Window> {
         let number = now.0 / WINDOW_NANOS;
         if number == self.window {

@@ -61,7 +61,7 @@ const DESCRIPTORS: libc::rlim_t = 1024;
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CommandExit {
     /// By itself.
     Code(u8),
     /// By a signal.
@@ -69,7 +69,7 @@ pub enum Ended {
 }
 
 /// Work of the supervisor beside the command.
-pub trait Beside {
+pub trait SupervisorTask {
     /// Called before this process is stopped: it must release everything that other processes wait for.
     fn pause(&mut self);
     /// Called when this process continues.
@@ -87,7 +87,7 @@ pub struct Signals {
 
 /// A command that runs.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
     pid: Pid,
 }
@@ -134,9 +134,9 @@ fn hand_on(sign: RawFd, from: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-// === impl Ended ===
+// === impl CommandExit ===
 
-impl Ended {
+impl CommandExit {
     /// Exit code, as shells give it.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
@@ -173,7 +173,7 @@ impl Signals {
     ///
     /// # Errors
     /// It cannot be started: not found, not a program, not allowed.
-    pub fn start(&self, mut command: Command, sign: Option<File>) -> io::Result<Running> {
+    pub fn start(&self, mut command: Command, sign: Option<File>) -> io::Result<RunningCommand> {
         let (before, ends) = (self.before, self.ends);
         let from = high_number();
         let as_it_was = move || {
@@ -190,7 +190,7 @@ impl Signals {
         }
         let child = command.spawn()?;
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
-        Ok(Running { child, pid })
+        Ok(RunningCommand { child, pid })
     }
 }
 
@@ -205,9 +205,9 @@ impl Drop for Signals {
     }
 }
 
-// === impl Running ===
+// === impl RunningCommand ===
 
-impl Running {
+impl RunningCommand {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -218,7 +218,7 @@ impl Running {
     ///
     /// # Errors
     /// The command's state or a signal cannot be read.
-    pub fn wait<B: Beside>(mut self, signals: &Signals, beside: &mut B) -> io::Result<Ended> {
+    pub fn wait<B: SupervisorTask>(mut self, signals: &Signals, beside: &mut B) -> io::Result<CommandExit> {
         loop {
             if let Some(ended) = self.news(beside)? {
                 return Ok(ended);
@@ -253,11 +253,11 @@ impl Running {
     }
 
     /// The end of the command; `None`: it still runs. Follows it when its terminal stops it.
-    fn news<B: Beside>(&mut self, beside: &mut B) -> io::Result<Option<Ended>> {
+    fn news<B: SupervisorTask>(&mut self, beside: &mut B) -> io::Result<Option<CommandExit>> {
         if let Some(status) = self.child.try_wait()? {
             let part = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
-            let by_signal = status.signal().map(|signal| Ended::Signal(part(signal)));
-            return Ok(Some(by_signal.unwrap_or(Ended::Code(part(status.code().unwrap_or(0))))));
+            let by_signal = status.signal().map(|signal| CommandExit::Signal(part(signal)));
+            return Ok(Some(by_signal.unwrap_or(CommandExit::Code(part(status.code().unwrap_or(0))))));
         }
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
         let terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];

@@ -39,7 +39,7 @@ const NOTED_MAX: usize = 2_048;
 
 /// The card to follow, and the file for its events.
 #[derive(Debug)]
-pub struct Followed {
+pub struct EventSource {
     /// Card.
     pub card: CardUuid,
     /// The source of events.
@@ -52,7 +52,7 @@ pub struct Followed {
 
 /// Records events.
 #[derive(Debug)]
-struct Writer {
+struct HealthWriter {
     card: CardUuid,
     book: HealthBook,
     era: Era,
@@ -74,7 +74,7 @@ struct Patience {
 
 /// The next action after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum NextAction {
     Ask,
     Rest(Duration),
     End,
@@ -82,7 +82,7 @@ enum Then {
 
 /// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum CallResult {
     /// The driver reported an event.
     Told,
     /// The driver reported no event.
@@ -95,47 +95,47 @@ enum Answer {
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn start(followed: Followed) -> io::Result<()> {
+pub fn start(followed: EventSource) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("card-events".to_owned());
     // The thread is never joined: it sleeps in the driver, and has nothing to release.
     thread.spawn(move || follow(followed)).map(drop)
 }
 
-fn follow(Followed { card, mut events, book, era }: Followed) {
-    let (mut writer, mut patience) = (Writer::new(card, book, era), Patience::default());
+fn follow(EventSource { card, mut events, book, era }: EventSource) {
+    let (mut writer, mut patience) = (HealthWriter::new(card, book, era), Patience::default());
     loop {
         match ask(events.as_mut(), &mut writer, &mut patience) {
-            Then::Ask => {}
-            Then::Rest(rest) => std::thread::sleep(rest),
-            Then::End => return,
+            NextAction::Ask => {}
+            NextAction::Rest(rest) => std::thread::sleep(rest),
+            NextAction::End => return,
         }
     }
 }
 
 /// Calls the driver once.
-fn ask(events: &mut dyn Events, writer: &mut Writer, patience: &mut Patience) -> Then {
+fn ask(events: &mut dyn Events, writer: &mut HealthWriter, patience: &mut Patience) -> NextAction {
     let asked = clock::now();
     let told = events.next(writer.longest());
     let now = clock::now();
     let answer = match told {
         Ok(Some((Cause::Lost, part))) => {
             // The driver reports the loss again while it lasts.
-            return if writer.lost(part) { Then::End } else { Then::Rest(AGAIN) };
+            return if writer.lost(part) { NextAction::End } else { NextAction::Rest(AGAIN) };
         }
         Ok(Some(seen)) => {
             writer.hear(seen, now);
-            Answer::Told
+            CallResult::Told
         }
-        Ok(None) => Answer::Nothing,
-        Err(_) => Answer::Failed,
+        Ok(None) => CallResult::Nothing,
+        Err(_) => CallResult::Failed,
     };
     writer.try_again(now);
-    patience.after(answer, now.duration_since(asked)).map_or(Then::Ask, Then::Rest)
+    patience.after(answer, now.duration_since(asked)).map_or(NextAction::Ask, NextAction::Rest)
 }
 
-// === impl Writer ===
+// === impl HealthWriter ===
 
-impl Writer {
+impl HealthWriter {
     const fn new(card: CardUuid, book: HealthBook, era: Era) -> Self {
         Self { card, book, era, noted: BTreeSet::new(), waiting: BTreeMap::new(), tried: None }
     }
@@ -200,13 +200,13 @@ impl Writer {
 
 impl Patience {
     /// The pause after a call of duration `took`; `None`: none.
-    fn after(&mut self, answer: Answer, took: Duration) -> Option<Duration> {
-        if answer != Answer::Failed && took >= AT_ONCE {
+    fn after(&mut self, answer: CallResult, took: Duration) -> Option<Duration> {
+        if answer != CallResult::Failed && took >= AT_ONCE {
             *self = Self::default();
             return None;
         }
         match answer {
-            Answer::Told => {
+            CallResult::Told => {
                 // The driver works.
                 (self.nothing, self.rests) = (0, 0);
                 self.told += 1;
@@ -216,7 +216,7 @@ impl Patience {
                 self.told = 0;
                 Some(STORM_REST)
             }
-            Answer::Nothing => {
+            CallResult::Nothing => {
                 self.nothing += 1;
                 if self.nothing < AT_ONCE_MAX {
                     return None;
@@ -224,7 +224,7 @@ impl Patience {
                 self.nothing = 0;
                 Some(self.rest())
             }
-            Answer::Failed => Some(self.rest()),
+            CallResult::Failed => Some(self.rest()),
         }
     }
 
@@ -247,28 +247,28 @@ mod tests {
     fn a_driver_that_does_not_wait_is_asked_ever_more_seldom() {
         let mut patience = Patience::default();
         let rests: Vec<u64> =
-            (0..8).map(|_| patience.after(Answer::Failed, Duration::ZERO).unwrap().as_secs()).collect();
+            (0..8).map(|_| patience.after(CallResult::Failed, Duration::ZERO).unwrap().as_secs()).collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
         // A driver that waits again resets the pauses.
-        assert_eq!(patience.after(Answer::Nothing, SLEEP), None);
-        assert_eq!(patience.after(Answer::Failed, SLEEP), Some(REST));
+        assert_eq!(patience.after(CallResult::Nothing, SLEEP), None);
+        assert_eq!(patience.after(CallResult::Failed, SLEEP), Some(REST));
     }
 
     #[test]
     fn a_storm_of_answers_keeps_no_processor_busy_and_hides_none() {
-        let rests = |answers: &[Answer]| {
+        let rests = |answers: &[CallResult]| {
             let mut patience = Patience::default();
             let of = answers.iter().cycle().take(64_000);
             of.filter_map(|answer| patience.after(*answer, Duration::ZERO)).collect::<Vec<_>>()
         };
-        assert!(rests(&[Answer::Nothing]).iter().sum::<Duration>() > Duration::from_secs(900 * 60));
+        assert!(rests(&[CallResult::Nothing]).iter().sum::<Duration>() > Duration::from_secs(900 * 60));
         // 6,400 a second, with no gap longer than one pause.
-        assert_eq!(rests(&[Answer::Told]), vec![STORM_REST; 1_000]);
+        assert_eq!(rests(&[CallResult::Told]), vec![STORM_REST; 1_000]);
         // Calls without an event between them do not lengthen the pause.
-        assert_eq!(rests(&[Answer::Told, Answer::Nothing]), vec![STORM_REST; 500]);
+        assert_eq!(rests(&[CallResult::Told, CallResult::Nothing]), vec![STORM_REST; 500]);
         // Rare events are read at once.
         let mut patience = Patience::default();
-        assert!((0..1_000).all(|_| patience.after(Answer::Told, AT_ONCE).is_none()));
+        assert!((0..1_000).all(|_| patience.after(CallResult::Told, AT_ONCE).is_none()));
     }
 
     /// A driver that reports these events at once.
@@ -281,12 +281,12 @@ mod tests {
         }
     }
 
-    fn writer(state: &Path) -> Writer {
+    fn writer(state: &Path) -> HealthWriter {
         let era = Era { boot: "b".to_owned(), driver: Some("d".to_owned()) };
-        Writer::new(CardUuid::new("GPU-0").unwrap(), HealthBook::of(state), era)
+        HealthWriter::new(CardUuid::new("GPU-0").unwrap(), HealthBook::of(state), era)
     }
 
-    fn noted(writer: &Writer) -> Vec<Cause> {
+    fn noted(writer: &HealthWriter) -> Vec<Cause> {
         let notes = writer.book.notes(&writer.era).unwrap();
         notes.all().map(|(_, _, cause, _)| cause).collect()
     }
@@ -329,14 +329,14 @@ mod tests {
             lost,
         ];
         let mut events = Script(told);
-        let mut next = |writer: &mut Writer| ask(&mut events, writer, &mut patience);
-        assert_eq!((next(&mut writer), next(&mut writer)), (Then::Ask, Then::Rest(AGAIN)));
-        assert_eq!(next(&mut writer), Then::Rest(AGAIN));
+        let mut next = |writer: &mut HealthWriter| ask(&mut events, writer, &mut patience);
+        assert_eq!((next(&mut writer), next(&mut writer)), (NextAction::Ask, NextAction::Rest(AGAIN)));
+        assert_eq!(next(&mut writer), NextAction::Rest(AGAIN));
         // It answers again: earlier events no longer apply, later ones do.
         fs::remove_file(&lock).unwrap();
-        assert_eq!(next(&mut writer), Then::Ask);
+        assert_eq!(next(&mut writer), NextAction::Ask);
         assert_eq!(noted(&writer), [Cause::Code(48)]);
-        assert_eq!(next(&mut writer), Then::End);
+        assert_eq!(next(&mut writer), NextAction::End);
         assert_eq!(noted(&writer), [Cause::Code(48), Cause::Lost]);
     }
 }

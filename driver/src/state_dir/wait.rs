@@ -55,20 +55,20 @@ pub enum Role {
 
 /// Why a lock was not obtained.
 #[derive(Debug)]
-pub enum Missed {
+pub enum LockFailure {
     /// Another process holds it.
     Held(LockHolder),
     /// The kernel refuses.
     Refused(io::Error),
 }
 
-type Locked = Result<Flock<File>, (File, Errno)>;
+type LockAttempt = Result<Flock<File>, (File, Errno)>;
 
 /// Locks the file, or gives up at once.
 ///
 /// # Errors
-/// [`Missed`].
-pub fn try_lock(file: File) -> Result<Flock<File>, Missed> {
+/// [`LockFailure`].
+pub fn try_lock(file: File) -> Result<Flock<File>, LockFailure> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(missed)
 }
 
@@ -76,14 +76,14 @@ pub fn try_lock(file: File) -> Result<Flock<File>, Missed> {
 /// with the holder.
 ///
 /// # Errors
-/// [`Missed`].
-pub fn lock(file: File, limit: Duration, slow: impl FnOnce(&LockHolder)) -> Result<Flock<File>, Missed> {
+/// [`LockFailure`].
+pub fn lock(file: File, limit: Duration, slow: impl FnOnce(&LockHolder)) -> Result<Flock<File>, LockFailure> {
     let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Err((file, Errno::EWOULDBLOCK)) => file,
         ended => return ended.map_err(missed),
     };
-    let again = file.try_clone().map_err(Missed::Refused)?;
-    let waiting = waiter(again).map_err(Missed::Refused)?;
+    let again = file.try_clone().map_err(LockFailure::Refused)?;
+    let waiting = waiter(again).map_err(LockFailure::Refused)?;
     let early = SLOW.min(limit);
     if let Ok(ended) = waiting.recv_timeout(early) {
         return ended.map_err(missed);
@@ -94,11 +94,11 @@ pub fn lock(file: File, limit: Duration, slow: impl FnOnce(&LockHolder)) -> Resu
             return ended.map_err(missed);
         }
     }
-    Err(Missed::Held(LockHolder::of(&file)))
+    Err(LockFailure::Held(LockHolder::of(&file)))
 }
 
 /// A thread that blocks until it has the lock. If the caller gave up meanwhile, the lock is dropped at once.
-fn waiter(file: File) -> io::Result<Receiver<Locked>> {
+fn waiter(file: File) -> io::Result<Receiver<LockAttempt>> {
     let (sender, receiver) = mpsc::channel();
     let wait = move || drop(sender.send(uninterrupted(file)));
     thread::Builder::new().name("aliquot-lock".to_owned()).spawn(wait)?;
@@ -106,7 +106,7 @@ fn waiter(file: File) -> io::Result<Receiver<Locked>> {
 }
 
 /// A signal that is handled is no reason to stop waiting.
-fn uninterrupted(mut file: File) -> Locked {
+fn uninterrupted(mut file: File) -> LockAttempt {
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusive) {
             Err((file, Errno::EINTR)) => file,
@@ -115,10 +115,10 @@ fn uninterrupted(mut file: File) -> Locked {
     }
 }
 
-fn missed((file, errno): (File, Errno)) -> Missed {
+fn missed((file, errno): (File, Errno)) -> LockFailure {
     match errno {
-        Errno::EWOULDBLOCK => Missed::Held(LockHolder::of(&file)),
-        errno => Missed::Refused(errno.into()),
+        Errno::EWOULDBLOCK => LockFailure::Held(LockHolder::of(&file)),
+        errno => LockFailure::Refused(errno.into()),
     }
 }
 
@@ -150,13 +150,15 @@ impl fmt::Display for LockHolder {
     }
 }
 
-// === impl Missed ===
+// === impl LockFailure ===
 
-impl From<Missed> for io::Error {
-    fn from(missed: Missed) -> Self {
+impl From<LockFailure> for io::Error {
+    fn from(missed: LockFailure) -> Self {
         match missed {
-            Missed::Refused(error) => error,
-            Missed::Held(holder) => Self::new(io::ErrorKind::WouldBlock, format!("{holder} holds its lock")),
+            LockFailure::Refused(error) => error,
+            LockFailure::Held(holder) => {
+                Self::new(io::ErrorKind::WouldBlock, format!("{holder} holds its lock"))
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use aliquot_core::health::Notes;
 use aliquot_core::id::CardUuid;
 use aliquot_core::units::Bytes;
 
-use super::machine::Machine;
+use super::machine::MachineView;
 use super::processes::grants_of_run;
 use super::simulated::Drivers;
 use super::state;
@@ -25,31 +25,31 @@ use crate::run::commands::Commands;
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// State directories, in the order in which they were named.
-    pub states: Vec<State>,
+    pub states: Vec<StateView>,
     /// Default homes of state with a directory that another user does not let this one read.
     pub closed: Vec<PathBuf>,
     /// Cards of the node description.
     pub inventory: Inventory,
     /// Cards, and parts of cards, as their driver reports them.
-    pub drivers: Vec<Driver>,
+    pub drivers: Vec<DriverView>,
     /// Cards that cannot be queried, and the reason.
     pub unusable: Vec<(String, String)>,
 }
 
 /// One state directory.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct StateView {
     /// Its path.
     pub dir: PathBuf,
     /// Its granted shares and partitions, or the reason why the journal cannot be read.
-    pub promised: Result<Promised, String>,
+    pub promised: Result<JournalView, String>,
     /// Its health records, or the reason why they cannot be read.
-    pub against: Result<Against, String>,
+    pub against: Result<CardRecords, String>,
 }
 
 /// Health records of cards.
 #[derive(Clone, Debug, Default)]
-pub struct Against {
+pub struct CardRecords {
     /// The recorded events.
     pub notes: Notes,
     /// The meaning of error codes.
@@ -58,16 +58,16 @@ pub struct Against {
 
 /// Shares and partitions of a journal.
 #[derive(Clone, Debug, Default)]
-pub struct Promised {
+pub struct JournalView {
     /// Shares of all claims, in the order of the journal.
-    pub shares: Vec<Share>,
+    pub shares: Vec<ShareView>,
     /// Partitions that were created or are about to be.
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<PartitionView>,
 }
 
 /// A partition of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Partition {
+pub struct PartitionView {
     /// Card, template and placement.
     pub at: aliquot_core::ports::PartitionAt,
     /// The UUID that its tenant reads; `None`: it is not created yet.
@@ -76,7 +76,7 @@ pub struct Partition {
 
 /// One share.
 #[derive(Clone, Debug)]
-pub struct Share {
+pub struct ShareView {
     /// `namespace/name` of the claim.
     pub claim: String,
     /// Phase of the claim.
@@ -115,7 +115,7 @@ pub struct Files {
 
 /// A card or partition as its driver reports it.
 #[derive(Clone, Debug)]
-pub struct Driver {
+pub struct DriverView {
     /// State directory of its simulation; `None`: it is the same for all state directories.
     pub state: Option<PathBuf>,
     /// UUID.
@@ -133,7 +133,7 @@ pub struct Driver {
     /// Device time used by all processes, in nanoseconds; `None`: the driver does not report it.
     pub busy_nanos: Option<u64>,
     /// Whether it fell off the bus.
-    pub health: Health,
+    pub health: CardAnswer,
     /// Its processes.
     pub processes: Vec<DriverProcess>,
     /// Time of the query since the first look.
@@ -142,7 +142,7 @@ pub struct Driver {
 
 /// Whether a card answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
+pub enum CardAnswer {
     /// It does.
     Well,
     /// It fell off the bus.
@@ -172,7 +172,7 @@ pub struct Looker {
     cards: Vec<PathBuf>,
     inventory: Inventory,
     drivers: Drivers,
-    machine: Option<Machine>,
+    machine: Option<MachineView>,
     begun: Instant,
 }
 
@@ -180,14 +180,14 @@ pub struct Looker {
 
 impl Snapshot {
     /// Shares and partitions by state directory.
-    pub(super) fn promised(&self) -> impl Iterator<Item = (&Path, &Promised)> {
+    pub(super) fn promised(&self) -> impl Iterator<Item = (&Path, &JournalView)> {
         self.states.iter().filter_map(|state| Some((state.dir.as_path(), state.promised.as_ref().ok()?)))
     }
 }
 
-// === impl Promised ===
+// === impl JournalView ===
 
-impl Promised {
+impl JournalView {
     fn is_on(&self, card: &CardUuid) -> bool {
         self.shares.iter().any(|share| share.grant.card == *card)
             || self.partitions.iter().any(|partition| partition.at.card == *card)
@@ -210,7 +210,7 @@ impl Looker {
     /// Adds this machine's own cards: all of them, or, if state directories were named, those with shares or partitions there.
     #[must_use]
     pub fn with_machine(self) -> Self {
-        Self { machine: Some(Machine::open()), ..self }
+        Self { machine: Some(MachineView::open()), ..self }
     }
 
     /// One look.
@@ -224,8 +224,9 @@ impl Looker {
             closed.extend((!others.is_empty()).then(|| home.clone()));
             named.extend(open);
         }
-        let driver = self.machine.as_ref().and_then(Machine::driver_load);
-        let states: Vec<State> = named.iter().map(|dir| state::read(dir, driver.clone(), &clock)).collect();
+        let driver = self.machine.as_ref().and_then(MachineView::driver_load);
+        let states: Vec<StateView> =
+            named.iter().map(|dir| state::read(dir, driver.clone(), &clock)).collect();
         let lies_in = |state: &PathBuf| {
             state::simulated_cards(state)
                 .into_iter()

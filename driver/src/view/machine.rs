@@ -14,14 +14,14 @@ use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::units::Nanos;
 
 use super::chain;
-use super::look::{Driver, DriverProcess, Health};
+use super::look::{CardAnswer, DriverProcess, DriverView};
 use super::processes::{command, grants_of};
 use crate::hardware::MachineCards;
 use crate::hardware::vendors::NoCards;
 use crate::run::samples::SampleClock;
 
 /// The cards, and the device time counted on each so far.
-pub(super) struct Machine {
+pub(super) struct MachineView {
     node: Result<Arc<dyn DeviceBackend>, NoCards>,
     spent: BTreeMap<CardUuid, Time>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Machine {
 #[derive(Debug, Default)]
 pub(super) struct MachineReading {
     pub(super) cards: Vec<Card>,
-    pub(super) drivers: Vec<Driver>,
+    pub(super) drivers: Vec<DriverView>,
     /// Cards that cannot be queried, and the reason.
     pub(super) trouble: Vec<(String, String)>,
 }
@@ -44,15 +44,15 @@ struct Time {
     processes: BTreeMap<u32, u64>,
 }
 
-// === impl Machine ===
+// === impl MachineView ===
 
-impl fmt::Debug for Machine {
+impl fmt::Debug for MachineView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Machine").field("spent", &self.spent).finish_non_exhaustive()
     }
 }
 
-impl Machine {
+impl MachineView {
     pub(super) fn open() -> Self {
         let opened = MachineCards::open(&Catalogue::embedded());
         Self { node: opened.map(|machine| machine.backend()), spent: BTreeMap::new() }
@@ -110,14 +110,14 @@ impl Machine {
 }
 
 /// Partitions of a card, of any origin, if the driver reports their use. It does not report their time.
-fn parts(node: &dyn DeviceBackend, card: &Card, clock: &impl Fn() -> Duration) -> Vec<Driver> {
+fn parts(node: &dyn DeviceBackend, card: &Card, clock: &impl Fn() -> Duration) -> Vec<DriverView> {
     let Some(table) = card.table().filter(|_| card.supply == Supply::NewParts) else { return Vec::new() };
     // A card that does not answer now is reported as a card.
     let live = node.partitions().unwrap_or_default().into_iter().filter(|live| live.at.card == card.uuid);
     let one = |LivePartition { at, handle }| {
         let usage = node.usage(&handle.uuid).ok()?;
         let memory = table.template(&at.template).map_or(usage.memory, |template| template.memory);
-        Some(Driver {
+        Some(DriverView {
             uuid: handle.uuid.to_string(),
             name: format!("{} MIG {}", card.product_name, at.template),
             memory,
@@ -129,7 +129,7 @@ fn parts(node: &dyn DeviceBackend, card: &Card, clock: &impl Fn() -> Duration) -
     live.filter_map(one).collect()
 }
 
-fn driver(card: &Card, usage: CardUsage, time: Option<&Time>, at: Duration) -> Driver {
+fn driver(card: &Card, usage: CardUsage, time: Option<&Time>, at: Duration) -> DriverView {
     let spent = |pid| time.map(|time| time.processes.get(&pid).copied().unwrap_or(0));
     let processes = usage.processes.into_iter().map(|(pid, held)| DriverProcess {
         pid,
@@ -138,7 +138,7 @@ fn driver(card: &Card, usage: CardUsage, time: Option<&Time>, at: Duration) -> D
         command: command(pid),
         grants: grants_of(pid),
     });
-    Driver {
+    DriverView {
         state: None,
         uuid: card.uuid.to_string(),
         name: card.product_name.clone(),
@@ -147,7 +147,7 @@ fn driver(card: &Card, usage: CardUsage, time: Option<&Time>, at: Duration) -> D
         in_use: usage.in_use,
         high_water: None,
         busy_nanos: usage.busy_percent.and_then(|_| time.map(|time| time.busy)),
-        health: Health::Well,
+        health: CardAnswer::Well,
         processes: processes.collect(),
         at,
     }

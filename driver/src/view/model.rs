@@ -17,12 +17,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::card::{Card, Health as Found, Unwell};
-use aliquot_core::health::Found as Answers;
+use aliquot_core::health::Rediscovery as Answers;
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 
-use super::look::{Against, Health, Partition, Share, Snapshot, State};
+use super::look::{CardAnswer, CardRecords, PartitionView, ShareView, Snapshot, StateView};
 use crate::checkpoint::Phase;
 
 pub use place::{CardPart, DriverRow, Enforcement, ProcessRow, ShareRow, Shim};
@@ -38,7 +38,7 @@ pub struct Picture {
     /// Homes of state with a directory that another user does not let this one read.
     pub closed: Vec<PathBuf>,
     /// Unreadable sources and impossible values.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ViewProblem>,
 }
 
 /// One card.
@@ -53,7 +53,7 @@ pub struct CardRow {
     /// State directory of its simulation.
     pub state: Option<PathBuf>,
     /// Its health, if known.
-    pub health: CardHealth,
+    pub health: CardHealthView,
     /// Use of the card itself.
     pub place: CardPart,
     /// Its partitions.
@@ -62,7 +62,7 @@ pub struct CardRow {
 
 /// Health of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CardHealth {
+pub enum CardHealthView {
     /// No source reports it.
     Unknown,
     /// Healthy.
@@ -81,7 +81,7 @@ pub struct PartitionRow {
     /// UUID that its tenant reads; `None`: it is not created yet.
     pub uuid: Option<String>,
     /// Its own health if unhealthy, else its card's.
-    pub health: CardHealth,
+    pub health: CardHealthView,
     /// Use of the partition.
     pub place: CardPart,
 }
@@ -97,7 +97,7 @@ pub struct StateRow {
 
 /// An unreadable source or an impossible value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ViewProblem {
     /// The object.
     pub subject: String,
     /// The problem.
@@ -122,8 +122,8 @@ struct SnapshotPair<'a> {
 #[must_use]
 pub fn picture(before: Option<&Snapshot>, now: &Snapshot) -> Picture {
     let looks = SnapshotPair { before, now };
-    let mut problems: Vec<Problem> =
-        now.unusable.iter().map(|(subject, why)| Problem::new(subject, why)).collect();
+    let mut problems: Vec<ViewProblem> =
+        now.unusable.iter().map(|(subject, why)| ViewProblem::new(subject, why)).collect();
     let mut states = Vec::new();
     for state in &now.states {
         let shares = state.promised.as_ref().map(|promised| promised.shares.len());
@@ -131,11 +131,12 @@ pub fn picture(before: Option<&Snapshot>, now: &Snapshot) -> Picture {
             shares
                 .as_ref()
                 .err()
-                .map(|why| Problem::new(format!("state directory {}", state.dir.display()), *why)),
+                .map(|why| ViewProblem::new(format!("state directory {}", state.dir.display()), *why)),
         );
         let against = state.against.as_ref().err();
-        problems
-            .extend(against.map(|why| Problem::new(format!("state directory {}", state.dir.display()), why)));
+        problems.extend(
+            against.map(|why| ViewProblem::new(format!("state directory {}", state.dir.display()), why)),
+        );
         states.push(StateRow { dir: state.dir.clone(), shares: shares.ok() });
     }
     let cards = keys(now).into_iter().map(|key| card(looks, &key, &mut problems)).collect();
@@ -175,7 +176,7 @@ fn keys(now: &Snapshot) -> Vec<Key<'_>> {
     keys
 }
 
-fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> CardRow {
+fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<ViewProblem>) -> CardRow {
     let now = looks.now;
     let described = now.described(key.uuid);
     let driver = now.driver(key.uuid, key.state);
@@ -184,14 +185,15 @@ fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> 
     let of =
         |part: &Part| against.iter().find(|unwell| unwell.part == *part).map(|unwell| unwell.why.clone());
     let health = match (answers, described.map(|card| &card.health)) {
-        (Some(Health::Lost), _) => CardHealth::Unwell("lost".to_owned()),
-        (_, Some(Found::Unhealthy(why))) => CardHealth::Unwell(why.clone()),
-        _ if of(&Part::Card).is_some() => CardHealth::Unwell(of(&Part::Card).unwrap_or_default()),
-        (Some(Health::Well), _) | (None, Some(Found::Healthy)) => CardHealth::Well,
-        (None, None) => CardHealth::Unknown,
+        (Some(CardAnswer::Lost), _) => CardHealthView::Unwell("lost".to_owned()),
+        (_, Some(Found::Unhealthy(why))) => CardHealthView::Unwell(why.clone()),
+        _ if of(&Part::Card).is_some() => CardHealthView::Unwell(of(&Part::Card).unwrap_or_default()),
+        (Some(CardAnswer::Well), _) | (None, Some(Found::Healthy)) => CardHealthView::Well,
+        (None, None) => CardHealthView::Unknown,
     };
     let memory = driver.map(|driver| driver.memory).or_else(|| described.map(|card| card.memory));
-    let shares: Vec<&Share> = now.shares_of(key).filter(|share| share.grant.partition().is_none()).collect();
+    let shares: Vec<&ShareView> =
+        now.shares_of(key).filter(|share| share.grant.partition().is_none()).collect();
     let place = place::place(looks, (key.uuid, key.state), memory, &shares, problems);
     let partitions: Vec<PartitionRow> = now
         .partitions_of(key)
@@ -201,13 +203,13 @@ fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> 
             let uuid = partition.uuid.as_deref();
             let driver = uuid.and_then(|uuid| now.driver(uuid, key.state));
             let memory = driver.map(|driver| driver.memory).or_else(|| template.map(|t| t.memory));
-            let inside = |share: &&Share| share.grant.partition().as_ref() == Some(&partition.at);
-            let shares: Vec<&Share> = now.shares_of(key).filter(inside).collect();
+            let inside = |share: &&ShareView| share.grant.partition().as_ref() == Some(&partition.at);
+            let shares: Vec<&ShareView> = now.shares_of(key).filter(inside).collect();
             PartitionRow {
                 template: partition.at.template.to_string(),
                 placement: partition.at.placement.to_string(),
                 uuid: partition.uuid.clone(),
-                health: of(&partition.at.part()).map_or_else(|| health.clone(), CardHealth::Unwell),
+                health: of(&partition.at.part()).map_or_else(|| health.clone(), CardHealthView::Unwell),
                 place: place::place(looks, (uuid.unwrap_or_default(), key.state), memory, &shares, problems),
             }
         })
@@ -225,31 +227,32 @@ fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<Problem>) -> 
     }
 }
 
-// === impl Problem ===
+// === impl ViewProblem ===
 
-impl Problem {
+impl ViewProblem {
     fn new(subject: impl Into<String>, text: impl Into<String>) -> Self {
         Self { subject: subject.into(), text: text.into() }
     }
 }
 
-// === impl Look ===
+// === impl Snapshot ===
 
 impl Snapshot {
     fn described(&self, uuid: &str) -> Option<&Card> {
         self.inventory.cards.iter().find(|card| card.uuid.as_str() == uuid)
     }
 
-    fn driver(&self, uuid: &str, state: Option<&Path>) -> Option<&super::look::Driver> {
+    fn driver(&self, uuid: &str, state: Option<&Path>) -> Option<&super::look::DriverView> {
         self.drivers.iter().find(|driver| driver.uuid == uuid && driver.state.as_deref() == state)
     }
 
     /// Health records of a card and its parts; a card that answers after a loss was reset.
-    fn against(&self, key: &Key<'_>, answers: Option<Health>) -> Vec<Unwell> {
+    fn against(&self, key: &Key<'_>, answers: Option<CardAnswer>) -> Vec<Unwell> {
         let Ok(card) = CardUuid::new(key.uuid) else { return Vec::new() };
-        let means = |state: &&State| self.key(&state.dir, &card) == *key;
-        let held = |Against { notes, xids }: &Against| {
-            let found = if answers == Some(Health::Well) { Answers::Answering } else { Answers::Described };
+        let means = |state: &&StateView| self.key(&state.dir, &card) == *key;
+        let held = |CardRecords { notes, xids }: &CardRecords| {
+            let found =
+                if answers == Some(CardAnswer::Well) { Answers::Answering } else { Answers::Described };
             notes.held_against(&card, found, xids)
         };
         self.states
@@ -269,18 +272,18 @@ impl Snapshot {
         Key { uuid: card.as_str(), state: simulated.then_some(dir) }
     }
 
-    fn shares_of(&self, key: &Key<'_>) -> impl Iterator<Item = &Share> {
+    fn shares_of(&self, key: &Key<'_>) -> impl Iterator<Item = &ShareView> {
         self.promised().flat_map(move |(dir, promised)| {
             promised.shares.iter().filter(move |share| self.key(dir, &share.grant.card) == *key)
         })
     }
 
     /// Partitions of the journals, and existing partitions that only a share names.
-    fn partitions_of(&self, key: &Key<'_>) -> Vec<Partition> {
-        let mut found: Vec<Partition> = Vec::new();
+    fn partitions_of(&self, key: &Key<'_>) -> Vec<PartitionView> {
+        let mut found: Vec<PartitionView> = Vec::new();
         for (dir, promised) in self.promised() {
             let named = promised.shares.iter().filter_map(|share| {
-                Some(Partition { at: share.grant.partition()?, uuid: share.visible.clone() })
+                Some(PartitionView { at: share.grant.partition()?, uuid: share.visible.clone() })
             });
             for partition in promised.partitions.iter().cloned().chain(named) {
                 if self.key(dir, &partition.at.card) == *key && !found.iter().any(|f| f.at == partition.at) {
@@ -291,7 +294,7 @@ impl Snapshot {
         found
     }
 
-    fn share(&self, dir: &Path) -> Option<&Share> {
+    fn share(&self, dir: &Path) -> Option<&ShareView> {
         self.promised().flat_map(|(_, promised)| &promised.shares).find(|share| share.dir == dir)
     }
 }

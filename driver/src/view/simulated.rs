@@ -11,18 +11,18 @@ use aliquot_core::units::Bytes;
 use aliquot_sim_device::{Card, CardFacts, Device, Node, OpenError, monotonic_nanos};
 
 use super::chain;
-use super::look::{Driver, DriverProcess, Health};
+use super::look::{CardAnswer, DriverProcess, DriverView};
 use super::processes::{command, grants_of};
 
 /// Open directories of cards. A directory stays open: its mappings last as long as the process, so opening it at each look
 /// would use more and more memory.
 #[derive(Debug, Default)]
 pub(super) struct Drivers {
-    opened: BTreeMap<PathBuf, Opened>,
+    opened: BTreeMap<PathBuf, SimulatedView>,
 }
 
 #[derive(Debug)]
-struct Opened {
+struct SimulatedView {
     /// Inode of the first card: another one is another set of cards.
     inode: u64,
     device: Device,
@@ -36,11 +36,13 @@ impl Drivers {
         &mut self,
         dirs: &[(PathBuf, Option<PathBuf>)],
         clock: &impl Fn() -> Duration,
-    ) -> (Vec<Driver>, Vec<(String, String)>) {
+    ) -> (Vec<DriverView>, Vec<(String, String)>) {
         let (mut drivers, mut unusable) = (Vec::new(), Vec::new());
         for (dir, state) in dirs {
             match self.one(dir, clock) {
-                Ok(found) => drivers.extend(found.into_iter().map(|d| Driver { state: state.clone(), ..d })),
+                Ok(found) => {
+                    drivers.extend(found.into_iter().map(|d| DriverView { state: state.clone(), ..d }));
+                }
                 // The directory was removed with its partition.
                 Err(_) if !dir.exists() => {}
                 Err(error) => unusable.push((format!("cards in {}", dir.display()), error)),
@@ -49,7 +51,7 @@ impl Drivers {
         (drivers, unusable)
     }
 
-    fn one(&mut self, dir: &Path, clock: &impl Fn() -> Duration) -> Result<Vec<Driver>, String> {
+    fn one(&mut self, dir: &Path, clock: &impl Fn() -> Duration) -> Result<Vec<DriverView>, String> {
         fs::read_dir(dir).map_err(|error| error.to_string())?;
         let whole = dir.file_name().is_none_or(|name| !name.to_string_lossy().starts_with("cards-"));
         Ok(match self.device(dir)? {
@@ -75,7 +77,7 @@ impl Drivers {
             own(dir)?;
             let looked = aliquot_sim_device::look(dir).map_err(|error| unusable(&error))?;
             let Some(device) = looked else { return Ok(None) };
-            self.opened.insert(dir.to_owned(), Opened { inode, device });
+            self.opened.insert(dir.to_owned(), SimulatedView { inode, device });
         }
         Ok(self.opened.get(dir).map(|opened| &opened.device))
     }
@@ -113,7 +115,7 @@ fn own(dir: &Path) -> Result<(), String> {
 }
 
 /// A card that some process has used.
-fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> Driver {
+fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> DriverView {
     let moment = card.moment();
     // The figures are of that moment, however long this process waited for its processor since.
     let since = Duration::from_nanos(monotonic_nanos().saturating_sub(moment.at));
@@ -125,21 +127,21 @@ fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> Driver {
         command: command(process.pid),
         grants: grants_of(process.pid),
     });
-    Driver {
+    DriverView {
         in_use: Bytes(moment.in_use),
         high_water: Some(Bytes(moment.high_water)),
         busy_nanos: Some(moment.busy_nanos),
         health: match card.health() {
-            aliquot_sim_device::Health::Well => Health::Well,
-            aliquot_sim_device::Health::Lost => Health::Lost,
+            aliquot_sim_device::Health::Well => CardAnswer::Well,
+            aliquot_sim_device::Health::Lost => CardAnswer::Lost,
         },
         processes: processes.collect(),
         ..unused(card.facts(), whole, at)
     }
 }
 
-fn unused(facts: &CardFacts, whole: bool, at: Duration) -> Driver {
-    Driver {
+fn unused(facts: &CardFacts, whole: bool, at: Duration) -> DriverView {
+    DriverView {
         state: None,
         uuid: facts.uuid.clone(),
         name: facts.name.clone(),
@@ -148,7 +150,7 @@ fn unused(facts: &CardFacts, whole: bool, at: Duration) -> Driver {
         in_use: Bytes(0),
         high_water: Some(Bytes(0)),
         busy_nanos: Some(0),
-        health: Health::Well,
+        health: CardAnswer::Well,
         processes: Vec::new(),
         at,
     }

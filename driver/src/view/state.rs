@@ -12,9 +12,9 @@ use std::time::Duration;
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::PartitionAt;
 
-use super::look::{Against, Files, Partition, Promised, Region, Share, State};
+use super::look::{CardRecords, Files, JournalView, PartitionView, Region, ShareView, StateView};
 use super::processes::command;
-use crate::checkpoint::{Journal, JournalFile, Making, Phase};
+use crate::checkpoint::{Journal, JournalFile, PartitionProgress, Phase};
 use crate::disk::Disk;
 use crate::grant_file;
 use crate::health::{self, HealthBook};
@@ -26,12 +26,12 @@ const SIMULATED: &str = "simulated";
 const CARDS: &str = "cards";
 
 /// Reads one.
-pub(super) fn read(dir: &Path, driver: Option<String>, clock: &impl Fn() -> Duration) -> State {
+pub(super) fn read(dir: &Path, driver: Option<String>, clock: &impl Fn() -> Duration) -> StateView {
     let promised = journal(dir).map(|journal| promised(dir, &journal, clock));
     let book = HealthBook::of(dir);
     let notes = book.notes(&health::era(driver)).map_err(|error| error.to_string());
-    let against = notes.map(|notes| Against { xids: book.xids().0, notes });
-    State { dir: dir.to_owned(), promised, against }
+    let against = notes.map(|notes| CardRecords { xids: book.xids().0, notes });
+    StateView { dir: dir.to_owned(), promised, against }
 }
 
 /// State directories of a home: the home itself if it is one or cannot be read, and those of simulated nodes.
@@ -89,18 +89,18 @@ fn journal(dir: &Path) -> Result<Journal, String> {
     }
 }
 
-fn promised(dir: &Path, journal: &Journal, clock: &impl Fn() -> Duration) -> Promised {
+fn promised(dir: &Path, journal: &Journal, clock: &impl Fn() -> Duration) -> JournalView {
     let partitions = journal
         .partitions
         .iter()
-        .map(|(at, making)| Partition { at: at.clone(), uuid: handle(making) })
+        .map(|(at, making)| PartitionView { at: at.clone(), uuid: handle(making) })
         .collect();
     let grants = dir.join("grants");
     let mut shares = Vec::new();
     for record in journal.claims.values() {
         for grant in &record.plan.grants {
             let place = grant_file::place(&grants, &grant.claim, &grant.share);
-            shares.push(Share {
+            shares.push(ShareView {
                 claim: record.plan.name.clone(),
                 phase: record.phase,
                 grant: grant.clone(),
@@ -110,19 +110,19 @@ fn promised(dir: &Path, journal: &Journal, clock: &impl Fn() -> Duration) -> Pro
             });
         }
     }
-    let gone = |share: &Share| share.phase == Phase::Prepared && !share.dir.exists();
+    let gone = |share: &ShareView| share.phase == Phase::Prepared && !share.dir.exists();
     if shares.iter().any(gone)
         && let Ok(later) = self::journal(dir)
     {
         shares.retain(|share| !gone(share) || later.claims.contains_key(&share.grant.claim));
     }
-    Promised { shares, partitions }
+    JournalView { shares, partitions }
 }
 
-fn handle(making: &Making) -> Option<String> {
+fn handle(making: &PartitionProgress) -> Option<String> {
     match making {
-        Making::Made(handle) => Some(handle.uuid.to_string()),
-        Making::Planned => None,
+        PartitionProgress::Made(handle) => Some(handle.uuid.to_string()),
+        PartitionProgress::Planned => None,
     }
 }
 

@@ -34,7 +34,7 @@ use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::{Key, Shape};
-use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Ticket, Verdict};
+use aliquot_enforce::pace::{Admission, LaunchRequest, Pace, PaceTerms, SharedWords, Ticket, Verdict};
 use aliquot_enforce::term::MISSED;
 use aliquot_enforce::units::{Nanos, Ppm};
 
@@ -165,7 +165,7 @@ pub(crate) fn launch(
 #[inline(never)]
 pub(crate) fn passed(key: Key, lane: u64) -> Option<&'static PacedCard> {
     let paced = fast_path::known(lane).filter(|_| !captures::any())?;
-    matches!(paced.pace.pass(key, lane), Pass::Go(_)).then_some(paced)
+    matches!(paced.pace.pass(key, lane), Admission::Go(_)).then_some(paced)
 }
 
 /// Whether nothing is known of a launch that is to be billed, and markers can be put around it.
@@ -228,8 +228,8 @@ fn leave(target: Target, shape: &Shape) -> LaunchPermit {
         return LaunchPermit::Free;
     }
     match paced.pace.pass(shape.key, target.lane()) {
-        Pass::Go(_) => LaunchPermit::Charged(paced, target),
-        Pass::Ask => {
+        Admission::Go(_) => LaunchPermit::Charged(paced, target),
+        Admission::Ask => {
             let turn = paced.turn(shape, target);
             turn.map_or(LaunchPermit::Free, |(meter, ticket)| LaunchPermit::Turn(meter, ticket, target))
         }
@@ -274,7 +274,7 @@ pub(crate) fn launch_on_several(
     answer
 }
 
-/// [`Terms`] in one word, [`PART_BITS`] for each part, 0 where nothing is limited; above them the last bits of the generation
+/// [`PaceTerms`] in one word, [`PART_BITS`] for each part, 0 where nothing is limited; above them the last bits of the generation
 /// that they are of: two threads that read limits of which one is older leave words that do not belong together.
 struct Packed(u64);
 
@@ -298,13 +298,13 @@ impl Packed {
         self.0 >> PARTS_BITS == generation << PARTS_BITS >> PARTS_BITS
     }
 
-    fn terms(&self) -> Option<Terms> {
+    fn terms(&self) -> Option<PaceTerms> {
         let part = |at: u32| {
             let bits = self.0 >> (at * PART_BITS) & ((1 << PART_BITS) - 1);
             u32::try_from(bits).map_or(Ppm::ALL, Ppm::new)
         };
         let is_limited = self.0 << (u64::BITS - PARTS_BITS) != 0;
-        is_limited.then(|| Terms { guaranteed: part(2), granted: part(1), own: part(0) })
+        is_limited.then(|| PaceTerms { guaranteed: part(2), granted: part(1), own: part(0) })
     }
 }
 
@@ -374,7 +374,7 @@ impl Meter {
     }
 
     /// The limits in force; decoded again when their generation moved.
-    fn terms(&self) -> Option<Terms> {
+    fn terms(&self) -> Option<PaceTerms> {
         let (generation, paced) = (self.grant.generation(), self.paced);
         let known = paced.generation.load(Ordering::Acquire);
         let mut packed = Packed(paced.terms.load(Ordering::Acquire));
@@ -387,7 +387,7 @@ impl Meter {
         packed.terms()
     }
 
-    fn shared(&self) -> Shared<'static> {
+    fn shared(&self) -> SharedWords<'static> {
         let view = self.usage.view;
         let slot = account::slot(self.grant);
         let (process_nanos, me) = match slot {
@@ -395,7 +395,7 @@ impl Meter {
             // More processes than slots: told apart by number alone.
             None => (&self.paced.unslotted, sys::pid()),
         };
-        Shared {
+        SharedWords {
             bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
             cells: Cells::new(view.cells()),
             device_nanos: view.device_nanos(),
@@ -458,10 +458,10 @@ mod tests {
         for generation in [1, 15, 16, 17, u64::MAX] {
             let own = Ppm::new(1);
             let burst = Packed::of(&limits(generation, ComputePolicy::Burst));
-            let terms = Terms { guaranteed: Ppm::new(100_000), granted: Ppm::ALL, own };
+            let terms = PaceTerms { guaranteed: Ppm::new(100_000), granted: Ppm::ALL, own };
             assert_eq!((burst.terms(), burst.is_of(generation)), (Some(terms), true));
             let best = Packed::of(&limits(generation, ComputePolicy::BestEffort));
-            assert_eq!(best.terms(), Some(Terms { guaranteed: Ppm::ZERO, ..terms }));
+            assert_eq!(best.terms(), Some(PaceTerms { guaranteed: Ppm::ZERO, ..terms }));
             let none = Packed::of(&limits(generation, ComputePolicy::Unlimited));
             assert_eq!((none.terms(), none.is_of(generation)), (None, true));
             // Of a change while another thread reads what was before.

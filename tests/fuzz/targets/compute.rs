@@ -19,7 +19,9 @@ use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Verdict, WAIT_MAX, WAIT_STEP, World};
+use aliquot_enforce::pace::{
+    Admission, LaunchRequest, Pace, PaceTerms, SharedWords, Verdict, WAIT_MAX, WAIT_STEP, World,
+};
 use aliquot_enforce::share::{self, BorrowPolicy, MeasuredWindow, Sample, Tenant, step};
 use aliquot_enforce::units::{Nanos, Ppm};
 
@@ -70,12 +72,12 @@ impl Feed<'_> {
         Ppm::new(u32::from(self.byte()) * 4_000)
     }
 
-    fn terms(&mut self) -> Terms {
-        Terms { granted: self.ppm(), own: self.ppm(), guaranteed: self.ppm() }
+    fn terms(&mut self) -> PaceTerms {
+        PaceTerms { granted: self.ppm(), own: self.ppm(), guaranteed: self.ppm() }
     }
 }
 
-fn terms(feed: &mut Feed<'_>) -> [share::Terms; 3] {
+fn terms(feed: &mut Feed<'_>) -> [share::PaceTerms; 3] {
     // Guarantees together are at most the card, as the allocator ensures.
     let mut left = 1_000_000;
     std::array::from_fn(|_| {
@@ -84,7 +86,7 @@ fn terms(feed: &mut Feed<'_>) -> [share::Terms; 3] {
         let (lending, priority) = (feed.byte(), u32::from(feed.byte() % 3));
         let lending =
             [BorrowPolicy::Cap, BorrowPolicy::Burst, BorrowPolicy::BestEffort][usize::from(lending % 3)];
-        share::Terms { guaranteed, lending, priority }
+        share::PaceTerms { guaranteed, lending, priority }
     })
 }
 
@@ -116,7 +118,7 @@ struct Run<'a> {
     view: UsageView<'a>,
     now: Nanos,
     processes: [(Pace, Marks); PROCESSES],
-    tenants: [(share::Terms, Tenant); 3],
+    tenants: [(share::PaceTerms, Tenant); 3],
 }
 
 impl Run<'_> {
@@ -144,10 +146,10 @@ impl Run<'_> {
         self.memory[at].store(value, Relaxed);
     }
 
-    fn shared(&self, number: usize) -> Shared<'_> {
+    fn shared(&self, number: usize) -> SharedWords<'_> {
         let view = self.view;
         let slot = view.slot(number).expect("there are more slots");
-        Shared {
+        SharedWords {
             bucket: Bucket { credit: view.credit_nanos(), refilled_at: view.refilled_at() },
             cells: Cells::new(view.cells()),
             device_nanos: view.device_nanos(),
@@ -165,7 +167,11 @@ impl Run<'_> {
         }
     }
 
-    fn with<T>(&mut self, number: usize, act: impl FnOnce(&Pace, &mut Marks, &Shared<'_>, Nanos) -> T) -> T {
+    fn with<T>(
+        &mut self,
+        number: usize,
+        act: impl FnOnce(&Pace, &mut Marks, &SharedWords<'_>, Nanos) -> T,
+    ) -> T {
         let mut marks = std::mem::replace(&mut self.processes[number].1, Marks::new());
         let answer = act(&self.processes[number].0, &mut marks, &self.shared(number), self.now);
         self.processes[number].1 = marks;
@@ -180,7 +186,7 @@ impl Run<'_> {
         let (waited, refused) = (feed.byte(), feed.byte() % 16 == 0);
         let waited = if waited > 250 { WAIT_MAX } else { Nanos::from_millis(u64::from(waited)) };
         self.with(number, |pace, marks, shared, now| {
-            if let Pass::Go(_) = pace.pass(shape.key, stream) {
+            if let Admission::Go(_) = pace.pass(shape.key, stream) {
                 if refused {
                     pace.failed(stream);
                 }

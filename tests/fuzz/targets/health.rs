@@ -5,7 +5,7 @@
 #![no_main]
 
 use aliquot_backend_nvidia::xid::Xids;
-use aliquot_core::health::{Cause, Codes as _, Found, Subject, UnixSeconds};
+use aliquot_core::health::{Cause, Codes as _, Rediscovery, Subject, UnixSeconds};
 use aliquot_core::partition::Part;
 use aliquot_driver::checkpoint::CardHealth;
 use libfuzzer_sys::fuzz_target;
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
                 let xids = Xids::default();
                 let mut notes = health.notes.clone();
                 for card in health.notes.cards() {
-                    for found in [Found::Answering, Found::Described] {
+                    for found in [Rediscovery::Answering, Rediscovery::Described] {
                         let held = health.notes.held_against(card, found, &xids);
                         assert!(held.iter().all(|unwell| !unwell.why.contains('\n')));
                     }
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
                     let of = Subject { card: card.clone(), part: Part::Card };
                     notes.make_room(card, &xids);
                     notes.note(of, Cause::Code(95), UnixSeconds(0));
-                    let held = notes.held_against(card, Found::Described, &xids);
+                    let held = notes.held_against(card, Rediscovery::Described, &xids);
                     assert!(held.iter().any(|unwell| unwell.part == Part::Card));
                 }
             }

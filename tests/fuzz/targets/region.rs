@@ -20,7 +20,7 @@ use aliquot_abi::layout::{KIND_LIMITS, KIND_USAGE, MAGIC, VERSION, header, limit
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
 use aliquot_abi::view::{LimitsFault, LimitsView, LimitsWriter, RegionFault, UsageView};
 use aliquot_enforce::memory::{BYTES, FREEZE, MemoryAccounting, Release, Reservation, bytes_in};
-use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
+use aliquot_enforce::reap::{AccountingFreeze, Owner, Recount, Slot};
 
 use feed::Feed;
 use libfuzzer_sys::fuzz_target;
@@ -417,8 +417,8 @@ impl World {
         let living = slots.clone().filter(|s| s.owner == Owner::Alive);
         let living = living.fold(0_u64, |sum, s| sum.saturating_add(s.used.load(Relaxed))).min(BYTES);
         let before: Vec<u64> = slots.clone().map(|s| s.seen).collect();
-        let earlier = Closing::begin(view.total(), view.closings());
-        let closing = Closing::begin(view.total(), view.closings());
+        let earlier = AccountingFreeze::begin(view.total(), view.closings());
+        let closing = AccountingFreeze::begin(view.total(), view.closings());
         assert!(matches!(earlier.recount(view.total(), std::iter::empty()), Recount::Overtaken));
         match closing.recount(view.total(), slots.clone()) {
             Recount::Busy => assert!(busy && self.frozen()),
@@ -446,7 +446,7 @@ impl World {
 
     fn freeze_or_thaw(&self, feed: &mut Feed<'_>) {
         let total = self.view.total();
-        let closing = Closing::begin(total, self.view.closings());
+        let closing = AccountingFreeze::begin(total, self.view.closings());
         if feed.byte() % 4 != 0 {
             closing.open_as_they_are(total);
         }

@@ -8,7 +8,7 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::DeviceId;
 use aliquot_core::id::ClaimUid;
 use aliquot_driver::agent::ports::{
-    AgentEvent, ClaimReader, ClaimReference, Condition, DeviceStatus, EventObject, EventSink, Severity,
+    AgentEvent, ClaimReader, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity, EventSink,
     StatusWriter, Truth,
 };
 use aliquot_driver::kube::{ApiClaims, ApiStatus, ClusterAccess, Connection, EventQueue};
@@ -146,7 +146,7 @@ async fn events_are_aggregated_and_never_block() {
     let queue = EventQueue::start(&connect(&server).await, "n1");
     let event = |message: &str| AgentEvent {
         about: EventObject::Node,
-        severity: Severity::Warning,
+        severity: EventSeverity::Warning,
         reason: "CardLost",
         message: message.to_owned(),
     };

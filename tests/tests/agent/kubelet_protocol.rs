@@ -8,7 +8,7 @@ use std::time::Duration;
 use aliquot_backend_sim::Personality;
 use aliquot_core::dra::{AttributeValue, ResourceClaim};
 use aliquot_core::ports::DeviceBackend;
-use aliquot_driver::agent::ports::{DesiredSlices, EventObject, Severity, Truth};
+use aliquot_driver::agent::ports::{DesiredSlices, EventObject, EventSeverity, Truth};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
@@ -193,7 +193,7 @@ async fn bad_claims_are_refused_and_every_one_has_an_entry() {
         assert!(!error.contains(['\n', '\u{1b}']), "{error:?}");
     }
     let reasons: Vec<_> = bench.cluster.events.lock().iter().map(|e| (e.severity, e.reason)).collect();
-    assert!(reasons.contains(&(Severity::Warning, "PrepareRefused")), "{reasons:?}");
+    assert!(reasons.contains(&(EventSeverity::Warning, "PrepareRefused")), "{reasons:?}");
     let many: Vec<String> = (0..400).map(|n| format!("m{n}")).collect();
     let named: Vec<_> = many.iter().map(|uid| ("test", "claim-a", uid.as_str())).collect();
     let answer = bench.plugin.prepare(&named).await;
@@ -445,7 +445,7 @@ async fn node_events_tell_of_an_idle_card_and_its_recovery() {
     told("CardRecovered").await;
     let events = bench.cluster.events.lock().clone();
     assert_eq!(events.len(), 2, "{events:?}");
-    assert_eq!((events[0].severity, events[1].severity), (Severity::Warning, Severity::Normal));
+    assert_eq!((events[0].severity, events[1].severity), (EventSeverity::Warning, EventSeverity::Normal));
     assert!(events[0].message.contains(card.as_str()) && events[0].message.contains("aliquot health"));
     assert!(!events[0].message.contains('\u{1b}'), "{:?}", events[0].message);
     bench.agent.stop().await;

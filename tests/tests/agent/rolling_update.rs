@@ -12,7 +12,7 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::ServerVersion;
 use aliquot_core::ports::BackendError;
 use aliquot_driver::agent::store::{NodeStore, NodeView};
-use aliquot_driver::prepare::{PrepareError, PreparedClaim, Released};
+use aliquot_driver::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
@@ -57,7 +57,7 @@ impl NodeStore for Counted {
         self.node.monitor(claim)
     }
 
-    fn release(&self, uid: &ClaimUid) -> Result<Released, PrepareError> {
+    fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         *self.calls.releases.lock().entry(uid.to_string()).or_default() += 1;
         self.reached.fetch_add(1, SeqCst);
         self.node.release(uid)

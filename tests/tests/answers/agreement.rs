@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use aliquot_core::allocate::{Candidates, Limits, Reach, Release, World};
 use aliquot_core::dra::{AllocationResult, NodeSelector, ResourceClaim, ShareId};
-use aliquot_driver::manifest::{self, Manifests, Object, Problem, Severity};
+use aliquot_driver::manifest::{self, ManifestProblem, Manifests, Object, ProblemSeverity};
 use aliquot_tests::generate::{Case, KnownDefects, Random};
 use aliquot_tests::oracle::Oracle;
 use aliquot_tests::scenes::{Scene, scenes};
@@ -44,8 +44,8 @@ impl Outcome {
 /// A case as plain values, and a word on what could not be read of it.
 fn read(case: &Case) -> Result<Manifests, String> {
     let (manifests, problems) = manifest::read("case", &case.list().to_string());
-    let unread = |problem: &&Problem| {
-        problem.severity == Severity::Error || problem.message.ends_with("the object is left out")
+    let unread = |problem: &&ManifestProblem| {
+        problem.severity == ProblemSeverity::Error || problem.message.ends_with("the object is left out")
     };
     match problems.iter().find(unread) {
         Some(problem) => Err(problem.to_string()),

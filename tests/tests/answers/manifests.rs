@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_driver::manifest::{self, Severity};
+use aliquot_driver::manifest::{self, ProblemSeverity};
 use aliquot_tests::generate::{Case, KnownDefects, Random, mutate};
 use aliquot_tests::oracle::Oracle;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ fn subjects() -> Vec<Subject> {
 /// What we would tell the person, for an object that is refused.
 fn complaint(object: &Value) -> Option<String> {
     let (_, problems) = manifest::read("object", &object.to_string());
-    let error = problems.iter().find(|problem| problem.severity == Severity::Error);
+    let error = problems.iter().find(|problem| problem.severity == ProblemSeverity::Error);
     error.map(ToString::to_string)
 }
 

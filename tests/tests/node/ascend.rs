@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
-use aliquot_sim_device::npu::{Ailment, Npus};
+use aliquot_sim_device::npu::{ChipHealth, Npus};
 use aliquot_tests::fake_apiserver::FakeApiServer;
 use aliquot_tests::fake_kubelet::FakeKubelet;
 use aliquot_tests::local::wait_for;
@@ -118,7 +118,7 @@ fn critical_fault_of_an_npu_keeps_new_runs_off() {
     let machine = NpuMachine::of_310p(1);
     let (child, id) = waiting(&machine, &["--template", "vir01"]);
     assert_eq!(id, "100");
-    machine.npus().set_health(0, &Ailment { health: 3, codes: vec![0x80c9_8001] }).unwrap();
+    machine.npus().set_health(0, &ChipHealth { health: 3, codes: vec![0x80c9_8001] }).unwrap();
     let notes = machine.state().join("health");
     wait_for("the note", || fs::read_to_string(&notes).is_ok_and(|text| text.contains("2160689153")));
     let health = machine.aliquot("health", &["-o", "json"]).output().unwrap();
@@ -129,7 +129,7 @@ fn critical_fault_of_an_npu_keeps_new_runs_off() {
     let refused = machine.aliquot("run", &["--template", "vir01", "--", "true"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
     assert_eq!(end(child), Some(0));
-    machine.npus().set_health(0, &Ailment::default()).unwrap();
+    machine.npus().set_health(0, &ChipHealth::default()).unwrap();
     let cleared = machine.aliquot("health", &["--clear", "all"]).output().unwrap();
     assert_eq!(cleared.status.code(), Some(0), "{cleared:?}");
     let again = machine.aliquot("run", &["--template", "vir01", "--", "true"]).output().unwrap();

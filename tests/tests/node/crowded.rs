@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex};
 use aliquot_core::card::Inventory;
 use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::partition::Part;
-use aliquot_core::ports::{BackendError, DeviceAccess, DeviceBackend, Expected, LivePartition, PartitionAt};
+use aliquot_core::ports::{
+    BackendError, DeviceAccess, DeviceBackend, ExpectedPartition, LivePartition, PartitionAt,
+};
 use aliquot_driver::checkpoint::ClaimKind;
 use aliquot_driver::disk::{Disk, Seam};
-use aliquot_driver::node::{Access, Dirs, Node, Parts};
-use aliquot_driver::prepare::Released;
+use aliquot_driver::node::{Access, Dirs, Node, NodeParts};
+use aliquot_driver::prepare::ReleaseOutcome;
 use aliquot_tests::node::{Want, World, claim};
 
 const RUN: &str = "run-1-2-0";
@@ -47,7 +49,7 @@ impl DeviceBackend for Asked {
         self.hardware.create_partition(at)
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+    fn destroy_partition(&self, at: &PartitionAt, handle: &ExpectedPartition) -> Result<(), BackendError> {
         self.hardware.destroy_partition(at, handle)
     }
 
@@ -87,7 +89,7 @@ fn asked_by_opening(world: &World) -> usize {
     let parts = world.parts(Disk::default());
     let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times) });
     let (node, recovery) =
-        Node::open(Parts { backend, ..parts }, &Dirs::in_state(world.state()), Access::Change).unwrap();
+        Node::open(NodeParts { backend, ..parts }, &Dirs::in_state(world.state()), Access::Change).unwrap();
     assert!(recovery.problems.is_empty(), "{recovery:?}");
     drop(node);
     times.load(Ordering::Relaxed)
@@ -155,7 +157,7 @@ fn a_local_run_waits_for_the_disk_with_its_promise_alone() {
         drop(node);
     }
     let mut node = world.open();
-    assert_eq!(node.release(&ClaimUid::new(RUN).unwrap()).unwrap(), Released::Released);
+    assert_eq!(node.release(&ClaimUid::new(RUN).unwrap()).unwrap(), ReleaseOutcome::Released);
     node.invariants().unwrap();
     assert!(!dir.exists());
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use aliquot_core::card::Health as Works;
 use aliquot_core::health::{Era, NOTES_OF_A_CARD_MAX};
-use aliquot_core::ports::{DeviceBackend as _, Expected};
+use aliquot_core::ports::{DeviceBackend as _, ExpectedPartition};
 use aliquot_driver::checkpoint::CardHealth;
 use aliquot_sim_device::{Card, Health};
 use aliquot_tests::local::{Local, aliquot, wait_for};
@@ -284,7 +284,7 @@ fn claim_on_an_unhealthy_card_keeps_its_part_and_gets_no_more() {
     let refused = node.prepare(&new).unwrap_err().to_string();
     assert!(refused.contains(&why) && refused.contains("1g.10gb at 1 of "), "{refused}");
     // What is gone would be made anew.
-    world.hardware().destroy_partition(&world.live()[0].at, &Expected::Any).unwrap();
+    world.hardware().destroy_partition(&world.live()[0].at, &ExpectedPartition::Any).unwrap();
     let refused = node.prepare(&old).unwrap_err().to_string();
     assert!(refused.contains(&why) && refused.contains("it stays prepared with"), "{refused}");
     assert_eq!((world.live().len(), node.take_notes().len()), (0, 0));

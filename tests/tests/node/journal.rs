@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use aliquot_core::id::ClaimUid;
 use aliquot_driver::checkpoint::{CLAIMS_MAX, FILE_BYTES_MAX, decode, encode};
 use aliquot_driver::node::OpenError;
-use aliquot_driver::prepare::Released;
+use aliquot_driver::prepare::ReleaseOutcome;
 use aliquot_tests::node::{Want, World, claim};
 
 const QUARTER: Want = Want { card: 0, part: "vir02 at vg0", memory_mib: None, cores: 25 };
@@ -259,7 +259,7 @@ fn lost_journal_is_detected_by_its_grants() {
     fs::write(&path, text).unwrap();
     let mut node = world.open();
     node.invariants().unwrap();
-    assert_eq!(node.release(&ClaimUid::new("a").unwrap()).unwrap(), Released::Released);
+    assert_eq!(node.release(&ClaimUid::new("a").unwrap()).unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]

@@ -16,10 +16,10 @@ use aliquot_core::dra::{Access as ResultAccess, AllocatedConfig, ConfigSource, O
 use aliquot_core::grant::{ComputePolicy, FailMode, Priority};
 use aliquot_core::id::{ClaimUid, TemplateName};
 use aliquot_core::partition::PlacementName;
-use aliquot_core::ports::{DeviceBackend, Expected, PartitionAt};
+use aliquot_core::ports::{DeviceBackend, ExpectedPartition, PartitionAt};
 use aliquot_driver::disk::Seam;
 use aliquot_driver::node::{Node, OpenError};
-use aliquot_driver::prepare::Released;
+use aliquot_driver::prepare::ReleaseOutcome;
 use aliquot_tests::node::{Want, World, claim};
 use proptest::prelude::*;
 
@@ -71,9 +71,9 @@ fn prepare_twice_gives_the_same_answer_and_the_same_bytes() {
     let share = first.devices[1].share.as_str();
     assert_eq!(first.devices[1].cdi_name, format!("aliquot.dev/claim=a-r1-{share}"));
 
-    assert_eq!(node.release(&uid("a")).unwrap(), Released::Released);
+    assert_eq!(node.release(&uid("a")).unwrap(), ReleaseOutcome::Released);
     node.invariants().unwrap();
-    assert_eq!(node.release(&uid("a")).unwrap(), Released::Unknown);
+    assert_eq!(node.release(&uid("a")).unwrap(), ReleaseOutcome::Unknown);
     assert!(world.live().is_empty());
     assert_eq!(fs::read_dir(node.cdi_dir()).unwrap().count(), 0);
     assert_eq!(fs::read_dir(node.grants_dir()).unwrap().count(), 0);
@@ -195,7 +195,7 @@ fn partition_lost_by_hardware_is_made_again_with_a_new_uuid() {
     let request = claim(&node, "a", &[QUARTER]);
     let share = node.prepare(&request).unwrap().devices[0].share.to_string();
     let lost = world.live();
-    world.hardware().destroy_partition(&lost[0].at, &Expected::Any).unwrap();
+    world.hardware().destroy_partition(&lost[0].at, &ExpectedPartition::Any).unwrap();
     drop(node);
     let (node, recovery) = world.try_open(None).unwrap();
     assert_eq!(recovery.repaired, [uid("a")]);
@@ -213,11 +213,11 @@ fn a_partition_that_took_the_place_of_ours_is_left_alone() {
     node.prepare(&request).unwrap();
     let hardware = world.hardware();
     let ours = world.live();
-    hardware.destroy_partition(&ours[0].at, &Expected::Any).unwrap();
+    hardware.destroy_partition(&ours[0].at, &ExpectedPartition::Any).unwrap();
     let strangers = hardware.create_partition(&ours[0].at).unwrap();
     let error = node.prepare(&request).unwrap_err().to_string();
     assert!(error.contains("is another partition by now"), "{error}");
-    assert_eq!(node.release(&uid("a")).unwrap(), Released::Released);
+    assert_eq!(node.release(&uid("a")).unwrap(), ReleaseOutcome::Released);
     node.invariants().unwrap();
     assert_eq!(world.live(), [strangers], "what we did not make is not destroyed");
 }
@@ -375,7 +375,7 @@ fn a_release_that_hardware_refuses_goes_on_later() {
     drop(node);
     let (mut node, recovery) = world.try_open(None).unwrap();
     assert_eq!(recovery.problems.len(), 1, "still busy: the claim stays to be undone");
-    assert_eq!(node.release(&uid("a")).unwrap(), Released::Released);
+    assert_eq!(node.release(&uid("a")).unwrap(), ReleaseOutcome::Released);
     node.invariants().unwrap();
     assert!(world.live().is_empty());
     node.prepare(&request).unwrap();
@@ -565,7 +565,7 @@ proptest! {
                 Action::Lose => {
                     drop(node);
                     if let Some(live) = world.live().first() {
-                        world.hardware().destroy_partition(&live.at, &Expected::Any).unwrap();
+                        world.hardware().destroy_partition(&live.at, &ExpectedPartition::Any).unwrap();
                     }
                     node = world.open();
                 }

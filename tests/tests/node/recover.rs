@@ -15,7 +15,7 @@ use aliquot_core::id::{ClaimUid, TemplateName};
 use aliquot_core::partition::PlacementName;
 use aliquot_core::ports::{DeviceBackend, PartitionAt};
 use aliquot_driver::checkpoint::ClaimKind;
-use aliquot_driver::prepare::{PrepareError, Released};
+use aliquot_driver::prepare::{PrepareError, ReleaseOutcome};
 use aliquot_driver::region;
 use aliquot_tests::fault::Kill;
 use aliquot_tests::generate::Random;
@@ -133,7 +133,7 @@ fn check_for(shape: &Shape, kind: ClaimKind) {
         let mut node = world.open();
         node.invariants().unwrap_or_else(|e| panic!("release killed after {places} places: {e}"));
         let again = node.release(&uid).unwrap();
-        assert!(!finished || again == Released::Unknown, "released, yet known after a restart");
+        assert!(!finished || again == ReleaseOutcome::Unknown, "released, yet known after a restart");
         node.invariants().unwrap();
         assert!(world.live().is_empty(), "release killed after {places} places leaks {:?}", world.live());
         if finished {

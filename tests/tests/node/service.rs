@@ -19,7 +19,7 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::Ledger;
 use aliquot_core::ports::DeviceBackend;
 use aliquot_driver::node::NodeService;
-use aliquot_driver::prepare::{PrepareError, Released};
+use aliquot_driver::prepare::{PrepareError, ReleaseOutcome};
 use aliquot_tests::fault::Kill;
 use aliquot_tests::generate::Random;
 use aliquot_tests::node::{Want, World, claim};
@@ -106,7 +106,7 @@ fn prepare_on_eight_cards_costs_one_cards_time() {
     let (_, of_all) = at_once(all.iter().map(prepare).collect());
     service.invariants().unwrap();
     assert_eq!(world.live().len(), 8);
-    let release = |n: u32| -> Box<dyn FnOnce() -> Released + Send + '_> {
+    let release = |n: u32| -> Box<dyn FnOnce() -> ReleaseOutcome + Send + '_> {
         let uid = uid(&format!("c{n}"));
         Box::new(move || service.release(&uid).unwrap())
     };
@@ -157,7 +157,7 @@ fn prepare_of_one_claim_by_many_callers_is_done_once() {
     let call =
         |_| -> Box<dyn FnOnce() -> _ + Send + '_> { Box::new(|| service.release(&uid("c0")).unwrap()) };
     let (answers, _) = at_once((0..8).map(call).collect());
-    assert_eq!(answers.iter().filter(|answer| **answer == Released::Released).count(), 1);
+    assert_eq!(answers.iter().filter(|answer| **answer == ReleaseOutcome::Released).count(), 1);
     assert!(world.live().is_empty());
     service.invariants().unwrap();
 }

@@ -3,7 +3,7 @@
 //! of driver.
 
 use aliquot_abi::layout::usage;
-use aliquot_sim_device::{Card, Kind};
+use aliquot_sim_device::{Card, MemoryKind};
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
@@ -32,7 +32,7 @@ fn bench(kind: &str) -> Option<(Bench, std::path::PathBuf)> {
 
 /// What graphs hold on a card, as the driver says.
 fn of_graphs(card: &Card) -> u64 {
-    card.processes().iter().map(|process| process.held_by_kind[usize::from(Kind::Graph as u8)]).sum()
+    card.processes().iter().map(|process| process.held_by_kind[usize::from(MemoryKind::Graph as u8)]).sum()
 }
 
 /// A program under a limit.

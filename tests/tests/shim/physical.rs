@@ -2,7 +2,7 @@
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::Limits;
-use aliquot_driver::region::{Reaped, USAGE, UsageFile};
+use aliquot_driver::region::{ReapOutcome, USAGE, UsageFile};
 use aliquot_enforce::units::Ppm;
 use aliquot_sim_device::Card;
 use aliquot_tests::local::wait_for;
@@ -334,7 +334,7 @@ fn memory_of_an_exited_process_is_charged_while_a_child_has_it() {
             }
             assert_eq!(scene.card.processes().len(), 1, "no process has a name for it");
             let host = UsageFile::open(&scene.files.dir().join(USAGE)).unwrap();
-            assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::NoneExited);
+            assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), ReapOutcome::NoneExited);
             kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
         }
         scene.soon(0);
@@ -360,7 +360,7 @@ fn memory_is_charged_while_its_address_space_lasts() {
         scene.card.reap();
         scene.both(1);
         assert_eq!(scene.program.say(&format!("plain 2 {}", 3 * SIZE + 512)), "2", "the card holds {SIZE}");
-        assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), Reaped::NoneExited);
+        assert_eq!(host.reap(Ppm::new(1_000_000)).unwrap(), ReapOutcome::NoneExited);
     }
     assert!(scene.card.high_water() <= LIMIT);
     kill(keeper, Signal::SIGKILL).unwrap();

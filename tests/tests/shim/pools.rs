@@ -3,7 +3,7 @@
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{Limits, ManagedPolicy};
-use aliquot_sim_device::{Card, Kind};
+use aliquot_sim_device::{Card, MemoryKind};
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
@@ -31,7 +31,7 @@ fn of_pools(card: &Card) -> u64 {
     let held = |kind| {
         card.processes().iter().map(|process| process.held_by_kind[usize::from(kind as u8)]).sum::<u64>()
     };
-    held(Kind::Pool) + held(Kind::Graph)
+    held(MemoryKind::Pool) + held(MemoryKind::Graph)
 }
 
 impl Scene {

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use aliquot_sim_device::processor::Lack;
-use aliquot_sim_device::{Card, Health, Kind, Moment};
+use aliquot_sim_device::{Card, Health, MemoryKind, Moment};
 use aliquot_tests::preload::UNPAGED;
 use aliquot_tests::simulated::{Bench, Link, StoodAside, numba_python, root, said, small_python};
 use proptest::prelude::*;
@@ -154,7 +154,7 @@ fn the_high_water_mark_is_exact() {
     let seat = card.join().unwrap();
     let mut first = first;
     first.kill();
-    seat.take(Kind::Plain, top + 512).unwrap();
+    seat.take(MemoryKind::Plain, top + 512).unwrap();
     assert_eq!((card.in_use(), card.high_water()), (top + 512, top + 512));
     seat.leave();
 }
@@ -452,12 +452,12 @@ proptest! {
             let before = held.iter().flatten().sum::<u64>();
             match step {
                 Step::Take(seat, kind, bytes) => {
-                    let taken = seats[seat].take(Kind::ALL[kind], bytes).is_ok();
+                    let taken = seats[seat].take(MemoryKind::ALL[kind], bytes).is_ok();
                     prop_assert_eq!(taken, bytes <= capacity - before);
                     held[seat][kind] += if taken { bytes } else { 0 };
                 }
                 Step::Give(seat, kind, bytes) => {
-                    seats[seat].give(Kind::ALL[kind], bytes);
+                    seats[seat].give(MemoryKind::ALL[kind], bytes);
                     held[seat][kind] = held[seat][kind].saturating_sub(bytes);
                 }
             }

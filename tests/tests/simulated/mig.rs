@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use aliquot_sim_device::{Card, Kind, MigDevice, Placement};
+use aliquot_sim_device::{Card, MemoryKind, MigDevice, Placement};
 use aliquot_tests::local::opened_to_everybody;
 use aliquot_tests::preload::{Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
@@ -151,8 +151,8 @@ fn an_instance_has_memory_and_time_of_its_own() {
     let mut child = holder(&bench, &program, 4 << 30, &uuid(&first));
     assert_eq!((first.in_use(), second.in_use(), card.in_use()), ((4 << 30) + CONTEXT, 0, 0));
     let seat = second.join().unwrap();
-    assert!(seat.take(Kind::Plain, 9_985 << 20).is_err(), "an instance has its own size");
-    seat.take(Kind::Plain, 9_984 << 20).unwrap();
+    assert!(seat.take(MemoryKind::Plain, 9_985 << 20).is_err(), "an instance has its own size");
+    seat.take(MemoryKind::Plain, 9_984 << 20).unwrap();
     // 16 of 132 multiprocessors slow its own work, and no other.
     assert_eq!((seat.submit(16_000).0, card.join().unwrap().submit(16_000).0), (132_000, 16_000));
     let nvml = bench.compile("sim_mig", Link::Opened).unwrap();

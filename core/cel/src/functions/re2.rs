@@ -33,7 +33,7 @@ struct Translator<'a> {
 }
 
 /// What an escape stands for.
-enum Escaped {
+enum EscapeMeaning {
     Char(char),
     /// The inside of a class.
     Class(&'static str),
@@ -172,9 +172,9 @@ impl Translator<'_> {
             }
             _ => {
                 match self.escaped()? {
-                    Escaped::Char(c) => self.push_literal(c),
-                    Escaped::Class(inner) => self.out.push_str(&format!("[{inner}]")),
-                    Escaped::Outside(class) => self.out.push_str(&class),
+                    EscapeMeaning::Char(c) => self.push_literal(c),
+                    EscapeMeaning::Class(inner) => self.out.push_str(&format!("[{inner}]")),
+                    EscapeMeaning::Outside(class) => self.out.push_str(&class),
                 }
                 return Some(());
             }
@@ -183,31 +183,31 @@ impl Translator<'_> {
     }
 
     /// An escape that means the same in and out of a class.
-    fn escaped(&mut self) -> Option<Escaped> {
+    fn escaped(&mut self) -> Option<EscapeMeaning> {
         let c = self.next()?;
         Some(match c {
-            'd' => Escaped::Class("0-9"),
-            'w' => Escaped::Class("0-9A-Za-z_"),
-            's' => Escaped::Class("\\t\\n\\x0c\\r "),
-            'D' => Escaped::Outside("[^0-9]".to_owned()),
-            'W' => Escaped::Outside("[^0-9A-Za-z_]".to_owned()),
-            'S' => Escaped::Outside("[^\\t\\n\\x0c\\r ]".to_owned()),
+            'd' => EscapeMeaning::Class("0-9"),
+            'w' => EscapeMeaning::Class("0-9A-Za-z_"),
+            's' => EscapeMeaning::Class("\\t\\n\\x0c\\r "),
+            'D' => EscapeMeaning::Outside("[^0-9]".to_owned()),
+            'W' => EscapeMeaning::Outside("[^0-9A-Za-z_]".to_owned()),
+            'S' => EscapeMeaning::Outside("[^\\t\\n\\x0c\\r ]".to_owned()),
             'p' | 'P' => return self.property(c),
-            'a' => Escaped::Char('\u{7}'),
-            'f' => Escaped::Char('\u{c}'),
-            't' => Escaped::Char('\t'),
-            'n' => Escaped::Char('\n'),
-            'r' => Escaped::Char('\r'),
-            'v' => Escaped::Char('\u{b}'),
+            'a' => EscapeMeaning::Char('\u{7}'),
+            'f' => EscapeMeaning::Char('\u{c}'),
+            't' => EscapeMeaning::Char('\t'),
+            'n' => EscapeMeaning::Char('\n'),
+            'r' => EscapeMeaning::Char('\r'),
+            'v' => EscapeMeaning::Char('\u{b}'),
             'x' => return self.hexadecimal(),
             '0'..='7' => return self.octal(c),
-            c if c.is_ascii_punctuation() => Escaped::Char(c),
+            c if c.is_ascii_punctuation() => EscapeMeaning::Char(c),
             _ => return None,
         })
     }
 
     /// `\pL`, `\p{Lu}`, `\p{^Greek}`: categories and scripts by name alone.
-    fn property(&mut self, kind: char) -> Option<Escaped> {
+    fn property(&mut self, kind: char) -> Option<EscapeMeaning> {
         let inner = if self.accept("{") {
             let end = self.rest.find('}')?;
             let inner = &self.rest[..end];
@@ -219,10 +219,10 @@ impl Translator<'_> {
         let (name, negated) = inner.strip_prefix('^').map_or((&*inner, false), |name| (name, true));
         let kind = if (kind == 'P') == negated { 'p' } else { 'P' };
         let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphabetic() || b == b'_');
-        plain.then(|| Escaped::Outside(format!("\\{kind}{{{name}}}")))
+        plain.then(|| EscapeMeaning::Outside(format!("\\{kind}{{{name}}}")))
     }
 
-    fn hexadecimal(&mut self) -> Option<Escaped> {
+    fn hexadecimal(&mut self) -> Option<EscapeMeaning> {
         let digits = if self.accept("{") {
             let (digits, rest) = self.rest.split_once('}')?;
             self.rest = rest;
@@ -234,11 +234,11 @@ impl Translator<'_> {
         };
         let code =
             digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())??;
-        char::from_u32(code).map(Escaped::Char)
+        char::from_u32(code).map(EscapeMeaning::Char)
     }
 
     /// `\0`, `\07`, `\141`; a single digit from 1 on would be a back reference, which there is none of.
-    fn octal(&mut self, first: char) -> Option<Escaped> {
+    fn octal(&mut self, first: char) -> Option<EscapeMeaning> {
         let is_octal = |c: &char| c.is_digit(8);
         if first != '0' && !self.rest.chars().next().is_some_and(|c| is_octal(&c)) {
             return None;
@@ -247,7 +247,7 @@ impl Translator<'_> {
         while digits.len() < 3 && self.rest.chars().next().is_some_and(|c| is_octal(&c)) {
             digits.extend(self.next());
         }
-        u32::from_str_radix(&digits, 8).ok().and_then(char::from_u32).map(Escaped::Char)
+        u32::from_str_radix(&digits, 8).ok().and_then(char::from_u32).map(EscapeMeaning::Char)
     }
 
     /// The rest of a class.
@@ -267,12 +267,12 @@ impl Translator<'_> {
                 continue;
             }
             let low = match self.class_member()? {
-                Escaped::Char(c) => c,
-                Escaped::Class(inner) => {
+                EscapeMeaning::Char(c) => c,
+                EscapeMeaning::Class(inner) => {
                     self.out.push_str(inner);
                     continue;
                 }
-                Escaped::Outside(class) => {
+                EscapeMeaning::Outside(class) => {
                     self.out.push_str(&class);
                     continue;
                 }
@@ -280,7 +280,7 @@ impl Translator<'_> {
             self.push_literal(low);
             if self.rest.starts_with('-') && !self.rest.starts_with("-]") {
                 self.next();
-                let Escaped::Char(high) = self.class_member()? else { return None };
+                let EscapeMeaning::Char(high) = self.class_member()? else { return None };
                 if high < low {
                     return None;
                 }
@@ -293,10 +293,10 @@ impl Translator<'_> {
         Some(())
     }
 
-    fn class_member(&mut self) -> Option<Escaped> {
+    fn class_member(&mut self) -> Option<EscapeMeaning> {
         match self.next()? {
             '\\' => self.escaped(),
-            c => Some(Escaped::Char(c)),
+            c => Some(EscapeMeaning::Char(c)),
         }
     }
 }

@@ -31,7 +31,7 @@ const RUN: u32 = 32;
 
 /// Times of this process's launches of unknown cost.
 #[derive(Debug)]
-pub(super) struct Unmeasured {
+pub(super) struct UnmeasuredLaunches {
     /// How many were short since one was not.
     short: AtomicU32,
 }
@@ -44,7 +44,7 @@ pub(super) struct NextLaunch {
     pub(super) beside: usize,
 }
 
-impl Unmeasured {
+impl UnmeasuredLaunches {
     pub(super) const fn new() -> Self {
         Self { short: AtomicU32::new(0) }
     }
@@ -74,7 +74,7 @@ impl Pace {
         ask: &LaunchRequest<'_>,
         price: Price,
         due: Option<Due>,
-        shared: &Shared<'_>,
+        shared: &SharedWords<'_>,
         (marks, world): (&mut Marks, &mut impl World),
     ) -> Result<(), Nanos> {
         if let Some(held) = marks.behind(ask.stream) {

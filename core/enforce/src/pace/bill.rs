@@ -27,7 +27,7 @@ enum ForeignTurns {
 }
 
 impl ForeignTurns {
-    fn of(terms: Terms, done: &FinishedBatch) -> Self {
+    fn of(terms: PaceTerms, done: &FinishedBatch) -> Self {
         let interval = done.end.minus(done.start);
         let long = each(done, interval) >= TURNS && each(done, done.batch.charged) >= Nanos(TURNS.0 / 2);
         match done.streams {
@@ -43,8 +43,8 @@ impl Pace {
     pub fn settle(
         &self,
         now: Nanos,
-        terms: Terms,
-        shared: &Shared<'_>,
+        terms: PaceTerms,
+        shared: &SharedWords<'_>,
         marks: &mut Marks,
         world: &mut impl World,
     ) {
@@ -61,8 +61,8 @@ impl Pace {
     pub fn settle_all(
         &self,
         now: Nanos,
-        terms: Terms,
-        shared: &Shared<'_>,
+        terms: PaceTerms,
+        shared: &SharedWords<'_>,
         marks: &mut Marks,
         world: &mut impl World,
     ) {
@@ -94,7 +94,7 @@ impl Pace {
     /// meanwhile would have no room, and a later bill would find none. Alone it may be siblings' turns, already charged to them.
     /// Work that stays pending may depend on a launch that waits here: after one launch waited the longest allowed time for it, no
     /// launch waits for it.
-    pub(super) fn late(ask: &LaunchRequest<'_>, shared: &Shared<'_>, marks: &mut Marks) -> Option<Due> {
+    pub(super) fn late(ask: &LaunchRequest<'_>, shared: &SharedWords<'_>, marks: &mut Marks) -> Option<Due> {
         shared.bucket.add(marks.take_held_late().signed(), CreditBound::MOST);
         let due = marks.due()?;
         let most = if ask.terms.is_free() { STUCK_AFTER } else { LATE_WAIT_MAX };
@@ -110,7 +110,7 @@ impl Pace {
     }
 
     /// The bill of a finished batch.
-    fn bill(&self, now: Nanos, terms: Terms, shared: &Shared<'_>, done: &FinishedBatch) -> Nanos {
+    fn bill(&self, now: Nanos, terms: PaceTerms, shared: &SharedWords<'_>, done: &FinishedBatch) -> Nanos {
         let interval = done.end.minus(done.start);
         let siblings = self.has_siblings(now, shared);
         let handle = done.batch.stream;
@@ -190,7 +190,7 @@ impl Pace {
     }
 
     /// Whether another process of the tenant reported lately; records this process as the reporter.
-    fn has_siblings(&self, now: Nanos, shared: &Shared<'_>) -> bool {
+    fn has_siblings(&self, now: Nanos, shared: &SharedWords<'_>) -> bool {
         let millis = (now.0 / 1_000_000) & u64::from(u32::MAX);
         let before = shared.reporter.swap(u64::from(shared.me) << 32 | millis, Ordering::AcqRel);
         let age = millis.wrapping_sub(before & u64::from(u32::MAX)) & u64::from(u32::MAX);
@@ -204,7 +204,7 @@ impl Pace {
 }
 
 /// Time in which the card certainly worked for the tenant but that no charge covers: estimates were too low.
-fn missing(done: &FinishedBatch, billed: Nanos, terms: Terms, shared: &Shared<'_>) -> Nanos {
+fn missing(done: &FinishedBatch, billed: Nanos, terms: PaceTerms, shared: &SharedWords<'_>) -> Nanos {
     let new = shared.sure.mark(done.sure_from, done.end);
     let own = match terms.own {
         Ppm::ALL => new,

@@ -33,7 +33,7 @@ pub enum UnmarkedWork {
 
 /// Work without a marker in one place.
 #[derive(Debug)]
-struct Unmarked {
+struct UnmarkedSpan {
     /// Context and stream; if one is 0, the stream cannot be marked.
     context: AtomicU64,
     stream: AtomicU64,
@@ -47,11 +47,11 @@ pub(super) struct Markable([Option<u64>; STREAMS + 1]);
 
 /// Time that the clock bills, and its sums.
 #[derive(Debug)]
-pub(super) struct Clocked {
+pub(super) struct ClockBilling {
     /// Since when there may be unbilled work; 0: there is none.
     since: AtomicU64,
     /// Its streams; the last entry is all other work.
-    places: [Unmarked; STREAMS + 1],
+    places: [UnmarkedSpan; STREAMS + 1],
     /// Beginning and end of the present or last period with such work.
     from: AtomicU64,
     until: AtomicU64,
@@ -59,11 +59,11 @@ pub(super) struct Clocked {
     lead: AtomicI64,
 }
 
-impl Clocked {
+impl ClockBilling {
     pub(super) const fn new() -> Self {
         Self {
             since: AtomicU64::new(0),
-            places: [const { Unmarked::new() }; STREAMS + 1],
+            places: [const { UnmarkedSpan::new() }; STREAMS + 1],
             from: AtomicU64::new(0),
             until: AtomicU64::new(0),
             lead: AtomicI64::new(0),
@@ -89,7 +89,7 @@ impl Clocked {
     }
 
     /// Where work in that place is noted.
-    fn place(&self, place: UnmarkedWork) -> Option<&Unmarked> {
+    fn place(&self, place: UnmarkedWork) -> Option<&UnmarkedSpan> {
         let (elsewhere, streams) = self.places.split_last()?;
         let UnmarkedWork::Stream { context, stream: stream @ 1.. } = place else { return Some(elsewhere) };
         let known = streams.iter().find(|it| it.stream_in(context) == Some(stream));
@@ -181,7 +181,7 @@ impl Clocked {
     }
 }
 
-impl Unmarked {
+impl UnmarkedSpan {
     const fn new() -> Self {
         Self { context: AtomicU64::new(0), stream: AtomicU64::new(0), at: AtomicU64::new(0) }
     }
@@ -248,7 +248,7 @@ impl Pace {
     }
 
     /// Bills work without a marker, up to now.
-    pub(super) fn bill_unmarked(&self, now: Nanos, terms: Terms, shared: &Shared<'_>) {
+    pub(super) fn bill_unmarked(&self, now: Nanos, terms: PaceTerms, shared: &SharedWords<'_>) {
         let clocked = &self.clocked;
         if clocked.since().is_none() {
             return;

@@ -70,7 +70,7 @@ impl Pace {
     pub(super) fn stay_near(
         ask: &LaunchRequest<'_>,
         held: HeldWork,
-        shared: &Shared<'_>,
+        shared: &SharedWords<'_>,
         (marks, world): (&mut Marks, &mut impl World),
     ) -> Result<(), Nanos> {
         let LaunchRequest { now, terms, waited, .. } = *ask;

@@ -88,7 +88,7 @@ impl Pace {
         ask: &LaunchRequest<'_>,
         price: Price,
         due: Option<Due>,
-        shared: &Shared<'_>,
+        shared: &SharedWords<'_>,
         world: &mut impl World,
     ) -> Result<(), Nanos> {
         let LaunchRequest { now, terms, waited, .. } = *ask;
@@ -144,7 +144,7 @@ pub(super) fn must_mark(cost: Nanos, known: ChargeBasis) -> bool {
 
 /// Up to what credit is saved for launches of that cost: beside other tenants a long one ends late or early by their turns, and
 /// what was saved for it is not lost to a short one that goes before.
-pub(super) fn room(terms: Terms, cost: Nanos, known: ChargeBasis) -> CreditBound {
+pub(super) fn room(terms: PaceTerms, cost: Nanos, known: ChargeBasis) -> CreditBound {
     match terms.own {
         Ppm::ALL => CreditBound::of(CREDIT_MAX),
         _ if known == ChargeBasis::Not => CreditBound { saves: CREDIT_MAX, keeps: SAVED_MAX },
@@ -152,7 +152,7 @@ pub(super) fn room(terms: Terms, cost: Nanos, known: ChargeBasis) -> CreditBound
     }
 }
 
-pub(super) fn publish_active(now: Nanos, cost: Nanos, shared: &Shared<'_>, world: &mut impl World) {
+pub(super) fn publish_active(now: Nanos, cost: Nanos, shared: &SharedWords<'_>, world: &mut impl World) {
     let until = now.plus(ACTIVE_FOR).plus(cost.min(WAIT_STEP));
     let before = shared.active_until.load(Ordering::Relaxed);
     if before < until.0 || before > until.plus(WAIT_STEP).0 {
@@ -164,7 +164,7 @@ pub(super) fn publish_active(now: Nanos, cost: Nanos, shared: &Shared<'_>, world
     }
 }
 
-pub(super) fn publish_limited(now: Nanos, until: Nanos, shared: &Shared<'_>, world: &mut impl World) {
+pub(super) fn publish_limited(now: Nanos, until: Nanos, shared: &SharedWords<'_>, world: &mut impl World) {
     let before = shared.limited_until.load(Ordering::Relaxed);
     if before < until.0 || before > now.plus(WAIT_STEP).0 {
         shared.limited_until.store(until.0, Ordering::Release);

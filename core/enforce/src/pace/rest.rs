@@ -19,7 +19,7 @@ pub enum WaitScope {
 
 /// Since when there is unbilled work; `None`: there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unbilled {
+pub struct UnbilledWork {
     /// Of any kind.
     pub since: Option<Nanos>,
     /// With a cost that was unknown at its charge: the debt of a process that exits now. Other work was charged its cost, and
@@ -106,7 +106,7 @@ impl Pace {
     }
 
     /// The program has waited: for all that it launched in this context, or for a part of it.
-    pub fn waited(&self, now: Nanos, waits: WaitScope, terms: Terms, shared: &Shared<'_>) {
+    pub fn waited(&self, now: Nanos, waits: WaitScope, terms: PaceTerms, shared: &SharedWords<'_>) {
         self.forget_leftovers();
         self.holds.passed(waits);
         if waits != WaitScope::OnAll {
@@ -118,7 +118,7 @@ impl Pace {
 
     /// Since when there is unbilled work of this context.
     #[must_use]
-    pub fn unbilled(&self, marks: &Marks) -> Unbilled {
+    pub fn unbilled(&self, marks: &Marks) -> UnbilledWork {
         let (mut open, mut unknown) = (None, None);
         let earlier = |one: Option<Nanos>, at: Nanos| Some(one.map_or(at, |one| one.min(at)));
         for (stream, lane) in self.open_lanes() {
@@ -128,7 +128,7 @@ impl Pace {
         }
         let clocked = self.clocked.since();
         let earliest = |each: [Option<Nanos>; 3]| each.into_iter().flatten().min();
-        Unbilled {
+        UnbilledWork {
             since: earliest([open, marks.pending_since(), clocked]),
             owed: earliest([unknown, marks.unknown_since(), clocked]),
         }

@@ -16,7 +16,7 @@ use aliquot_enforce::busy_floor::BusyFloor;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{LaunchRequest, Pace, Pass, Shared, Terms, Verdict, World};
+use aliquot_enforce::pace::{Admission, LaunchRequest, Pace, PaceTerms, SharedWords, Verdict, World};
 use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::share::{MeasuredWindow, Next, Sample, Tenant, step};
 use aliquot_enforce::units::{Nanos, Ppm};
@@ -124,9 +124,9 @@ impl Region {
         }
     }
 
-    fn shared<'a>(&'a self, process_nanos: &'a AtomicU64, me: u32) -> Shared<'a> {
+    fn shared<'a>(&'a self, process_nanos: &'a AtomicU64, me: u32) -> SharedWords<'a> {
         let [device, interval, counted, reporter, active, limited] = &self.words;
-        Shared {
+        SharedWords {
             bucket: Bucket { credit: &self.credit, refilled_at: &self.refilled_at },
             cells: Cells::new(&self.cells),
             device_nanos: device,
@@ -425,11 +425,11 @@ impl Bench {
         let region = &self.regions[process.tenant];
         let shared = region.shared(&process.nanos, seat as u32 + 1);
         let (guaranteed, granted) = (region.guaranteed, Ppm::new(region.granted));
-        let terms = Terms { guaranteed, granted, own: Ppm::new(region.own) };
+        let terms = PaceTerms { guaranteed, granted, own: Ppm::new(region.own) };
         let events = &mut process.events;
         let mut driver = Driver { now, seat, device: &mut self.device, events, agent: false, waiters: false };
         let mut ticket = None;
-        if process.limited && process.pace.pass(shape.key, stream) == Pass::Ask {
+        if process.limited && process.pace.pass(shape.key, stream) == Admission::Ask {
             let waited = Nanos(process.waiting_since.map_or(0, |since| now - since));
             let ask = LaunchRequest { now: Nanos(now), shape: &shape, stream, terms, waited };
             match process.pace.ask(&ask, &shared, Some(&mut process.marks), &mut driver) {

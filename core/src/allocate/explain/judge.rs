@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Reason, Rejection, RequestExplanation};
+use super::{RejectReason, Rejection, RequestExplanation};
 use crate::allocate::constraints::lookup;
 use crate::allocate::demand::DemandNo;
 use crate::allocate::held::name_of;
-use crate::allocate::index::{Counted, DeviceNo, EntryNo, SlotNo};
-use crate::allocate::place::Asked;
+use crate::allocate::index::{CounterUse, DeviceNo, EntryNo, SlotNo};
+use crate::allocate::place::NamedAlternative;
 use crate::allocate::pools::device_concerns;
 use crate::allocate::refusal::Shortage;
-use crate::allocate::selectors::{Verdict, Viewed};
+use crate::allocate::selectors::{EvaluatedDevice, SelectorOutcome};
 use crate::allocate::taints;
 use crate::allocate::world::{NodeIndex, World};
 use crate::dra::{
@@ -21,10 +21,10 @@ use crate::quantity::Quantity;
 use crate::rounding;
 
 /// Which claims hold which device, by number.
-struct Holders(BTreeMap<DeviceNo, BTreeSet<String>>);
+struct DeviceHolders(BTreeMap<DeviceNo, BTreeSet<String>>);
 
 /// A constraint that covers the request, with the devices chosen under it.
-struct Covering {
+struct CoveringConstraint {
     rule: ConstraintRule,
     chosen: Vec<(DeviceId, AttributeValue)>,
 }
@@ -34,7 +34,7 @@ impl World {
     pub(super) fn judge(
         &mut self,
         node: NodeIndex,
-        at: Asked<'_>,
+        at: NamedAlternative<'_>,
         own: Option<&AllocationResult>,
     ) -> RequestExplanation {
         let request = match &at.claim.requests[at.request].kind {
@@ -72,18 +72,18 @@ impl World {
         explained
     }
 
-    fn holders(&self) -> Holders {
+    fn holders(&self) -> DeviceHolders {
         let mut holders: BTreeMap<DeviceNo, BTreeSet<String>> = BTreeMap::new();
         for holder in self.held.claims.values() {
             for holding in &holder.holdings {
                 holders.entry(holding.device).or_default().insert(holder.claim.clone());
             }
         }
-        Holders(holders)
+        DeviceHolders(holders)
     }
 
     /// The claim's constraints over this request, with what earlier requests were given.
-    fn covering(&self, at: Asked<'_>, own: Option<&AllocationResult>) -> Vec<Covering> {
+    fn covering(&self, at: NamedAlternative<'_>, own: Option<&AllocationResult>) -> Vec<CoveringConstraint> {
         let (name, full) = (&at.claim.requests[at.request].name, at.name());
         let covers = |names: &[String], asked: &str| {
             let parent = asked.split_once('/').map_or(asked, |(parent, _)| parent);
@@ -106,7 +106,7 @@ impl World {
                 .collect()
         };
         relevant
-            .map(|constraint| Covering {
+            .map(|constraint| CoveringConstraint {
                 rule: constraint.rule.clone(),
                 chosen: chosen(&constraint.requests, &constraint.rule),
             })
@@ -118,7 +118,7 @@ impl World {
         &self,
         entry: EntryNo,
         device: &DeviceId,
-        covering: &mut [Covering],
+        covering: &mut [CoveringConstraint],
         mode: AllocationMode,
         before: usize,
     ) {
@@ -137,46 +137,51 @@ impl World {
         }
     }
 
-    fn unfit(&mut self, node: NodeIndex, entry: EntryNo, demand: DemandNo) -> Option<Reason> {
+    fn unfit(&mut self, node: NodeIndex, entry: EntryNo, demand: DemandNo) -> Option<RejectReason> {
         let described = self.nodes.get(node.0 as usize)?;
         if !device_concerns(&self.index, entry, described) {
-            return Some(Reason::OtherNode);
+            return Some(RejectReason::OtherNode);
         }
         let selectors = self.demands.base_of(demand).selectors.as_deref().unwrap_or_default();
         for (origin, number) in selectors {
-            let verdict = self.selectors.verdict(*number, &mut Viewed::new(&self.index, entry));
+            let verdict = self.selectors.verdict(*number, &mut EvaluatedDevice::new(&self.index, entry));
             let (origin, expression) = (origin.clone(), || self.selectors.text(*number).to_owned());
             match verdict {
-                Verdict::Passes => {}
-                Verdict::Fails | Verdict::Unknown => {
-                    return Some(Reason::Selector { origin, expression: expression() });
+                SelectorOutcome::Passes => {}
+                SelectorOutcome::Fails | SelectorOutcome::Unknown => {
+                    return Some(RejectReason::Selector { origin, expression: expression() });
                 }
-                Verdict::Broken => {
+                SelectorOutcome::Broken => {
                     let message = self.selectors.failure(*number, &self.index, entry);
-                    return Some(Reason::SelectorFails { origin, expression: expression(), message });
+                    return Some(RejectReason::SelectorFails { origin, expression: expression(), message });
                 }
             }
         }
         None
     }
 
-    fn taken(&self, entry: EntryNo, request: &ExactRequest, holders: &Holders) -> Option<Reason> {
+    fn taken(&self, entry: EntryNo, request: &ExactRequest, holders: &DeviceHolders) -> Option<RejectReason> {
         let device = self.index.entries[entry.at()].device;
         let held = request.access == Access::Normal && self.state.in_use(device).is_some();
-        held.then(|| Reason::Held { by: holders.of([device]) })
+        held.then(|| RejectReason::Held { by: holders.of([device]) })
     }
 
-    fn lacking(&self, entry: EntryNo, request: &ExactRequest, holders: &Holders) -> Option<Reason> {
+    fn lacking(
+        &self,
+        entry: EntryNo,
+        request: &ExactRequest,
+        holders: &DeviceHolders,
+    ) -> Option<RejectReason> {
         let described = self.index.described(entry);
         let facts = &self.index.entries[entry.at()];
         if let Some(unknown) = request.capacity.keys().find(|name| !described.capacity.contains_key(*name)) {
             let published = described.capacity.keys().cloned().collect();
-            return Some(Reason::NoSuchCapacity { capacity: unknown.clone(), published });
+            return Some(RejectReason::NoSuchCapacity { capacity: unknown.clone(), published });
         }
         for ((name, capacity), used) in described.capacity.iter().zip(&self.state.used[facts.amounts()..]) {
             let takes = match rounding::consumption(capacity, request.capacity.get(name).copied()) {
                 Ok(takes) => takes,
-                Err(why) => return Some(Reason::Policy { capacity: name.clone(), why }),
+                Err(why) => return Some(RejectReason::Policy { capacity: name.clone(), why }),
             };
             if used + takes.nanos() > capacity.value.nanos() {
                 let left = Quantity::from_nanos(capacity.value.nanos() - used, capacity.value.format());
@@ -185,7 +190,7 @@ impl World {
                     _ => Vec::new(),
                 };
                 let shortage = Shortage { asked: takes, left };
-                return Some(Reason::Capacity {
+                return Some(RejectReason::Capacity {
                     capacity: name.clone(),
                     shortage,
                     whole: capacity.value,
@@ -196,9 +201,9 @@ impl World {
         None
     }
 
-    fn overdrawn(&self, entry: EntryNo, holders: &Holders) -> Option<Reason> {
+    fn overdrawn(&self, entry: EntryNo, holders: &DeviceHolders) -> Option<RejectReason> {
         let facts = &self.index.entries[entry.at()];
-        if facts.counted == Counted::No || self.state.counters_are_paid(facts) {
+        if facts.counted == CounterUse::No || self.state.counters_are_paid(facts) {
             return None;
         }
         let drawn = |slot: SlotNo| {
@@ -214,7 +219,7 @@ impl World {
         let drawing = self.index.entries.iter().filter(|other| {
             other.version == facts.version && self.index.draws(other).any(|draw| draw.slot == slot)
         });
-        Some(Reason::Counter {
+        Some(RejectReason::Counter {
             set: counter.set.clone(),
             counter: counter.counter.clone(),
             shortage: Shortage {
@@ -226,15 +231,16 @@ impl World {
         })
     }
 
-    fn tainted(&self, entry: EntryNo, request: &ExactRequest) -> Option<Reason> {
+    fn tainted(&self, entry: EntryNo, request: &ExactRequest) -> Option<RejectReason> {
         let taint = taints::in_the_way(self.index.described(entry), &request.tolerations)?;
-        Some(Reason::Taint { taint: taint.clone() })
+        Some(RejectReason::Taint { taint: taint.clone() })
     }
 
-    fn clashing(&self, entry: EntryNo, covering: &[Covering]) -> Option<Reason> {
+    fn clashing(&self, entry: EntryNo, covering: &[CoveringConstraint]) -> Option<RejectReason> {
         covering.iter().find_map(|constraint| {
             let rule = &constraint.rule;
-            let reason = |value, against| Some(Reason::Constraint { rule: rule.clone(), value, against });
+            let reason =
+                |value, against| Some(RejectReason::Constraint { rule: rule.clone(), value, against });
             let Some(value) = lookup(attribute(rule), entry, &self.index) else { return reason(None, None) };
             let clashes = |other: &AttributeValue| match rule {
                 ConstraintRule::Match(_) => other != value || is_list(value),
@@ -257,9 +263,9 @@ const fn is_list(value: &AttributeValue) -> bool {
     matches!(value, Ints(_) | Bools(_) | Strings(_) | Versions(_))
 }
 
-// === impl Holders ===
+// === impl DeviceHolders ===
 
-impl Holders {
+impl DeviceHolders {
     fn of(&self, devices: impl IntoIterator<Item = DeviceNo>) -> Vec<String> {
         let names: BTreeSet<&String> =
             devices.into_iter().filter_map(|device| self.0.get(&device)).flatten().collect();

@@ -9,7 +9,7 @@ use crate::rounding::NotAllowed;
 
 /// The first reason why a device does not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum RejectReason {
     /// The device says that it is for other nodes.
     OtherNode,
     /// A selector says no.
@@ -89,7 +89,7 @@ pub enum Reason {
 
 /// A kind of reason, to count devices by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum ReasonGroup {
     /// For other nodes.
     OtherNode,
     /// This selector says no.
@@ -140,27 +140,31 @@ pub enum Group {
     },
 }
 
-// === impl Reason ===
+// === impl RejectReason ===
 
-impl Reason {
+impl RejectReason {
     /// The kind, to count by.
     #[must_use]
-    pub fn group(&self) -> Group {
+    pub fn group(&self) -> ReasonGroup {
         match self {
-            Self::OtherNode => Group::OtherNode,
+            Self::OtherNode => ReasonGroup::OtherNode,
             Self::Selector { origin, expression } => {
-                Group::Selector { origin: origin.clone(), expression: expression.clone() }
+                ReasonGroup::Selector { origin: origin.clone(), expression: expression.clone() }
             }
             Self::SelectorFails { origin, expression, .. } => {
-                Group::SelectorFails { origin: origin.clone(), expression: expression.clone() }
+                ReasonGroup::SelectorFails { origin: origin.clone(), expression: expression.clone() }
             }
-            Self::Held { .. } => Group::Held,
-            Self::NoSuchCapacity { capacity, .. } => Group::NoSuchCapacity { capacity: capacity.clone() },
-            Self::Policy { capacity, .. } => Group::Policy { capacity: capacity.clone() },
-            Self::Capacity { capacity, .. } => Group::Capacity { capacity: capacity.clone() },
-            Self::Counter { counter, .. } => Group::Counter { counter: counter.clone() },
-            Self::Taint { taint } => Group::Taint { key: taint.key.clone() },
-            Self::Constraint { rule, .. } => Group::Constraint { attribute: attribute_of(rule).to_owned() },
+            Self::Held { .. } => ReasonGroup::Held,
+            Self::NoSuchCapacity { capacity, .. } => {
+                ReasonGroup::NoSuchCapacity { capacity: capacity.clone() }
+            }
+            Self::Policy { capacity, .. } => ReasonGroup::Policy { capacity: capacity.clone() },
+            Self::Capacity { capacity, .. } => ReasonGroup::Capacity { capacity: capacity.clone() },
+            Self::Counter { counter, .. } => ReasonGroup::Counter { counter: counter.clone() },
+            Self::Taint { taint } => ReasonGroup::Taint { key: taint.key.clone() },
+            Self::Constraint { rule, .. } => {
+                ReasonGroup::Constraint { attribute: attribute_of(rule).to_owned() }
+            }
         }
     }
 }
@@ -171,7 +175,7 @@ fn attribute_of(rule: &ConstraintRule) -> &str {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherNode => f.write_str("it is for other nodes"),
@@ -195,7 +199,7 @@ impl fmt::Display for Reason {
                     && shortage.left == Quantity::ZERO
                     && !by.is_empty() =>
             {
-                write!(f, "{} is held by {}", Place(counter), Names(by))
+                write!(f, "{} is held by {}", CounterText(counter), Names(by))
             }
             Self::Counter { set, counter, shortage, total, by } => {
                 let [asked, left, total] = in_one_unit([shortage.asked, shortage.left, *total]);
@@ -203,7 +207,7 @@ impl fmt::Display for Reason {
                 if by.is_empty() { Ok(()) } else { write!(f, ", the rest drawn by {}", Names(by)) }
             }
             Self::Taint { taint: Taint { key, value, effect } } => {
-                write!(f, "taint {key}={value}:{} is not tolerated", Effect(effect))
+                write!(f, "taint {key}={value}:{} is not tolerated", EffectText(effect))
             }
             Self::Constraint { rule, value, against } => {
                 constraint(f, rule, value.as_ref(), against.as_ref())
@@ -225,17 +229,17 @@ fn constraint(
     let attribute = attribute_of(rule);
     match (value, against) {
         (None, _) => write!(f, "{name} {attribute}: it does not carry the attribute"),
-        (Some(value), None) => write!(f, "{name} {attribute}: {} cannot be compared", Shown(value)),
+        (Some(value), None) => write!(f, "{name} {attribute}: {} cannot be compared", ValueText(value)),
         (Some(value), Some((device, other))) => write!(
             f,
             "{name} {attribute}: it has {}, {relation} has {device} with {}",
-            Shown(value),
-            Shown(other)
+            ValueText(value),
+            ValueText(other)
         ),
     }
 }
 
-impl Group {
+impl ReasonGroup {
     /// How far a device of the group is from serving the request: what is held may be released, a selector stays.
     #[must_use]
     pub const fn distance(&self) -> u8 {
@@ -253,7 +257,7 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for ReasonGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherNode => f.write_str("for other nodes"),
@@ -265,7 +269,7 @@ impl fmt::Display for Group {
             Self::NoSuchCapacity { capacity } => write!(f, "without a capacity `{capacity}`"),
             Self::Policy { capacity } => write!(f, "amount of `{capacity}` not allowed"),
             Self::Capacity { capacity } => write!(f, "too little `{capacity}` left"),
-            Self::Counter { counter } => write!(f, "too little of {} left", Place(counter)),
+            Self::Counter { counter } => write!(f, "too little of {} left", CounterText(counter)),
             Self::Taint { key } => write!(f, "taint `{key}` not tolerated"),
             Self::Constraint { attribute } => write!(f, "constraint over `{attribute}`"),
         }
@@ -287,9 +291,9 @@ impl fmt::Display for Names<'_> {
 }
 
 /// A counter of one in the card's words.
-struct Place<'a>(&'a str);
+struct CounterText<'a>(&'a str);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for CounterText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.0.strip_prefix("mem").filter(|number| number.parse::<u8>().is_ok());
         match number {
@@ -299,9 +303,9 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-struct Effect<'a>(&'a TaintEffect);
+struct EffectText<'a>(&'a TaintEffect);
 
-impl fmt::Display for Effect<'_> {
+impl fmt::Display for EffectText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             TaintEffect::None => "None",
@@ -312,9 +316,9 @@ impl fmt::Display for Effect<'_> {
     }
 }
 
-struct Shown<'a>(&'a AttributeValue);
+struct ValueText<'a>(&'a AttributeValue);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ValueText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             AttributeValue::Int(value) => write!(f, "{value}"),

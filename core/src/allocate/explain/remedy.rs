@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::judge::attribute;
-use crate::allocate::held::{Part, name_of};
+use crate::allocate::held::{DeviceShare, name_of};
 use crate::allocate::place::Candidates;
 use crate::allocate::pools::{Completeness, Directory};
 use crate::allocate::problem::PoolFault;
@@ -110,7 +110,7 @@ struct Question<'a> {
 
 /// One exact request among the claims.
 #[derive(Clone, Copy)]
-struct Spot {
+struct RequestPosition {
     claim: usize,
     request: usize,
     alternative: usize,
@@ -332,10 +332,10 @@ impl World {
     }
 
     /// How much of its devices a claim holds, in millionths of a device.
-    fn weight(&self, holdings: &[crate::allocate::held::Holding]) -> i128 {
-        let of = |holding: &crate::allocate::held::Holding| match &holding.part {
-            Part::Whole => 1_000_000,
-            Part::Share(consumed) => {
+    fn weight(&self, holdings: &[crate::allocate::held::HeldResult]) -> i128 {
+        let of = |holding: &crate::allocate::held::HeldResult| match &holding.part {
+            DeviceShare::Whole => 1_000_000,
+            DeviceShare::Share(consumed) => {
                 let entry = self.index.entries_of(holding.device).last();
                 let profile = entry.map(|entry| self.index.entries[entry.at()].profile);
                 let capacities = profile.map(|p| self.index.profiles[p.at()].capacities.as_slice());
@@ -394,7 +394,7 @@ fn largest_allowed(capacity: &DeviceCapacity, left: i128) -> Option<Quantity> {
 // === impl Question ===
 
 impl Question<'_> {
-    fn spots(&self) -> Vec<Spot> {
+    fn spots(&self) -> Vec<RequestPosition> {
         let mut spots = Vec::new();
         for (claim, asked) in self.claims.iter().enumerate() {
             for (request, of_claim) in asked.requests.iter().enumerate() {
@@ -402,27 +402,27 @@ impl Question<'_> {
                     RequestKind::Exactly(_) => 1,
                     RequestKind::FirstAvailable(subs) => subs.len(),
                 };
-                spots.extend((0..count).map(|alternative| Spot { claim, request, alternative }));
+                spots.extend((0..count).map(|alternative| RequestPosition { claim, request, alternative }));
             }
         }
         spots
     }
 
-    fn request(&self, spot: Spot) -> &ExactRequest {
+    fn request(&self, spot: RequestPosition) -> &ExactRequest {
         match &self.claims[spot.claim].requests[spot.request].kind {
             RequestKind::Exactly(exact) => exact,
             RequestKind::FirstAvailable(subs) => &subs[spot.alternative].request,
         }
     }
 
-    fn names(&self, spot: Spot) -> (String, String) {
+    fn names(&self, spot: RequestPosition) -> (String, String) {
         let claim = &self.claims[spot.claim];
-        let at = super::Asked { claim, request: spot.request, alternative: spot.alternative };
+        let at = super::NamedAlternative { claim, request: spot.request, alternative: spot.alternative };
         (name_of(claim), at.name())
     }
 
     /// The claims with one request changed.
-    fn with(&self, spot: Spot, change: impl FnOnce(&mut ExactRequest)) -> Vec<ResourceClaim> {
+    fn with(&self, spot: RequestPosition, change: impl FnOnce(&mut ExactRequest)) -> Vec<ResourceClaim> {
         let mut claims = self.claims.to_vec();
         match &mut claims[spot.claim].requests[spot.request].kind {
             RequestKind::Exactly(exact) => change(exact),

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use super::{
-    Counted, CounterFacts, CounterNo, DeviceFacts, DeviceNo, Entry, EntryNo, Index, PoolFacts, PoolNo,
-    Profile, ProfileNo, RelativeDraw, SliceFacts, SliceNo, Slot, SlotNo, Version, VersionNo,
+    CounterFacts, CounterNo, CounterSlot, CounterUse, DeviceEntry, DeviceFacts, DeviceNo, EntryNo, Index,
+    PoolFacts, PoolNo, Profile, ProfileNo, RelativeDraw, SliceFacts, SliceNo, SlotNo, Version, VersionNo,
 };
-use crate::allocate::problem::{PoolFault, Problem};
+use crate::allocate::problem::{InputProblem, PoolFault};
 use crate::dra::{Device, DeviceCapacity, ResourceSlice};
 use crate::quantity::Format;
 
@@ -25,17 +25,17 @@ struct Numbers<'s> {
 
 impl Index {
     /// Numbers everything in the slices; what is wrong in them comes back as problems.
-    pub(in crate::allocate) fn new(slices: Vec<ResourceSlice>) -> (Self, Vec<Problem>) {
+    pub(in crate::allocate) fn new(slices: Vec<ResourceSlice>) -> (Self, Vec<InputProblem>) {
         let mut index = Self::default();
         let mut problems = Vec::new();
         let mut names = HashSet::new();
         for slice in slices {
             if !names.insert(slice.name.clone()) {
-                problems.push(Problem::DuplicateSlice { slice: slice.name });
+                problems.push(InputProblem::DuplicateSlice { slice: slice.name });
                 continue;
             }
             if !slice.shared_counters.is_empty() && !slice.devices.is_empty() {
-                problems.push(Problem::MixedSlice { slice: slice.name.clone() });
+                problems.push(InputProblem::MixedSlice { slice: slice.name.clone() });
             }
             index.slices.push(slice);
         }
@@ -83,7 +83,7 @@ impl Index {
         slices: &'s [ResourceSlice],
         versions: &HashMap<(PoolNo, i64), VersionNo>,
         numbers: &mut Numbers<'s>,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<InputProblem>,
     ) {
         let mut sets: BTreeMap<VersionNo, Vec<&'s ResourceSlice>> = BTreeMap::new();
         for slice in slices.iter().filter(|slice| !slice.shared_counters.is_empty()) {
@@ -99,7 +99,7 @@ impl Index {
                 if !seen.insert(set.name.as_str()) {
                     let fault = PoolFault::DuplicateCounterSet { set: set.name.clone() };
                     let pool = &self.pools[self.versions[version.at()].pool.at()];
-                    problems.push(Problem::pool(&pool.driver, &pool.name, fault.clone()));
+                    problems.push(InputProblem::pool(&pool.driver, &pool.name, fault.clone()));
                     self.versions[version.at()].duplicate_set.get_or_insert(fault);
                     continue;
                 }
@@ -111,7 +111,7 @@ impl Index {
                         self.counters.push(facts);
                         CounterNo::after(self.counters.len() - 1)
                     });
-                    self.slots.push(Slot { version, counter });
+                    self.slots.push(CounterSlot { version, counter });
                 }
             }
             self.versions[version.at()].slots = start..SlotNo::after(self.slots.len()).0;
@@ -134,7 +134,7 @@ impl Index {
         slice: &ResourceSlice,
         versions: &HashMap<(PoolNo, i64), VersionNo>,
         numbers: &mut Numbers<'_>,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<InputProblem>,
     ) {
         let Some(version) = self.version_of(slice, versions) else { return };
         let slots = self.slots_by_name(self.versions[version.at()].slots.clone());
@@ -144,7 +144,7 @@ impl Index {
         for device in &slice.devices {
             let (draws, fault) = read_draws(device, &slots);
             if let Some(fault) = fault {
-                problems.push(Problem::pool(&slice.driver, &slice.pool.name, fault.clone()));
+                problems.push(InputProblem::pool(&slice.driver, &slice.pool.name, fault.clone()));
                 dangling.get_or_insert(fault);
             }
             rows.push(draws);
@@ -153,7 +153,7 @@ impl Index {
         for ((position, device), draws) in (0..).zip(&slice.devices).zip(rows) {
             let profile = numbers.profile(device, &mut self.profiles);
             let draws = numbers.draws(draws, &mut self.draws);
-            self.entries.push(Entry {
+            self.entries.push(DeviceEntry {
                 device: DeviceNo(0),
                 slice: number,
                 position,
@@ -161,7 +161,7 @@ impl Index {
                 profile,
                 first_amount: SlotNo::after(self.amounts).0,
                 draws,
-                counted: if device.consumes.is_empty() { Counted::No } else { Counted::Yes },
+                counted: if device.consumes.is_empty() { CounterUse::No } else { CounterUse::Yes },
                 sharing: device.sharing,
             });
             self.amounts += self.profiles[profile.at()].whole.len();

@@ -1,6 +1,6 @@
 //! A few words to write a small world in, and to read an answer.
 
-use crate::allocate::{NodeIndex, Problem, Refusal, World};
+use crate::allocate::{InputProblem, NodeIndex, PlacementRefusal, World};
 use crate::dra::*;
 use crate::quantity::Quantity;
 
@@ -155,7 +155,7 @@ impl Setup {
         .slice(&format!("{pool}-d"), pool, devices, |slice| slice.pool.slice_count = 2)
     }
 
-    pub(super) fn build(self) -> (World, Vec<Problem>) {
+    pub(super) fn build(self) -> (World, Vec<InputProblem>) {
         World::new(self.slices, self.classes, self.nodes)
     }
 
@@ -195,7 +195,7 @@ pub(super) fn hold(world: &mut World, claim: &ResourceClaim) -> AllocationResult
 }
 
 /// The answer in short.
-pub(super) fn read(answer: &Result<Vec<AllocationResult>, Refusal>) -> String {
+pub(super) fn read(answer: &Result<Vec<AllocationResult>, PlacementRefusal>) -> String {
     match answer {
         Ok(all) => {
             let claim = |result: &AllocationResult| {
@@ -208,20 +208,20 @@ pub(super) fn read(answer: &Result<Vec<AllocationResult>, Refusal>) -> String {
     }
 }
 
-pub(super) fn kind(refusal: &Refusal) -> &'static str {
+pub(super) fn kind(refusal: &PlacementRefusal) -> &'static str {
     match refusal {
-        Refusal::NoFit { .. } => "NoFit",
-        Refusal::InvalidPool { .. } => "InvalidPool",
-        Refusal::MissingClass { .. } => "MissingClass",
-        Refusal::Selector(_) => "Selector",
-        Refusal::TooManyDevices { .. } => "TooManyDevices",
-        Refusal::OutOfRange { .. } => "OutOfRange",
-        Refusal::AllOfUnusablePool { .. } => "AllOfUnusablePool",
-        Refusal::AllAgainstConstraint { .. } => "AllAgainstConstraint",
-        Refusal::SeveralTerms { .. } => "SeveralTerms",
-        Refusal::SearchBound { .. } => "SearchBound",
-        Refusal::NoNodes => "NoNodes",
-        Refusal::UnknownNode => "UnknownNode",
+        PlacementRefusal::NoFit { .. } => "NoFit",
+        PlacementRefusal::InvalidPool { .. } => "InvalidPool",
+        PlacementRefusal::MissingClass { .. } => "MissingClass",
+        PlacementRefusal::Selector(_) => "Selector",
+        PlacementRefusal::TooManyDevices { .. } => "TooManyDevices",
+        PlacementRefusal::OutOfRange { .. } => "OutOfRange",
+        PlacementRefusal::AllOfUnusablePool { .. } => "AllOfUnusablePool",
+        PlacementRefusal::AllAgainstConstraint { .. } => "AllAgainstConstraint",
+        PlacementRefusal::SeveralTerms { .. } => "SeveralTerms",
+        PlacementRefusal::SearchBound { .. } => "SearchBound",
+        PlacementRefusal::NoNodes => "NoNodes",
+        PlacementRefusal::UnknownNode => "UnknownNode",
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where devices can be used, in which order they are tried, which pools count.
 
 use super::build::*;
-use crate::allocate::{Candidates, NodeIndex, PoolFault, Problem};
+use crate::allocate::{Candidates, InputProblem, NodeIndex, PoolFault};
 use crate::dra::*;
 
 fn c(requests: &[&str]) -> ResourceClaim {
@@ -94,7 +94,7 @@ fn an_incomplete_pool_is_passed_over_and_fails_all() {
     world().check(&[c(&["any"])], "b");
     world().check(&[c(&["any*all"])], "AllOfUnusablePool");
     let fault = PoolFault::Incomplete { generation: 1, seen: 1, announced: 2 };
-    assert_eq!(world().build().1, [Problem::Pool { driver: DRIVER.into(), pool: "p".into(), fault }]);
+    assert_eq!(world().build().1, [InputProblem::Pool { driver: DRIVER.into(), pool: "p".into(), fault }]);
     let elsewhere = |slice: &mut ResourceSlice| {
         slice.pool.slice_count = 2;
         slice.node = NodeSelection::Name("n2".into());

@@ -1,7 +1,7 @@
 //! Holding, releasing, and what the results carry.
 
 use super::build::*;
-use crate::allocate::{Candidates, Excess, HoldError, Limits, Memory, NodeIndex, Problem};
+use crate::allocate::{Candidates, Excess, HoldError, InputProblem, Limits, Memory, NodeIndex};
 use crate::dra::*;
 
 fn c(requests: &[&str]) -> ResourceClaim {
@@ -42,7 +42,9 @@ fn unknown_devices_are_kept_as_problems_and_charge_nothing() {
     let mut result = world.allocate(NodeIndex(0), &[c(&["any"])]).unwrap().remove(0);
     result.devices[0].device.device = "gone".into();
     world.hold_as(&c(&["any"]), &result).unwrap();
-    assert!(matches!(&world.lost()[..], [Problem::UnknownDevice { device, .. }] if device.device == "gone"));
+    assert!(
+        matches!(&world.lost()[..], [InputProblem::UnknownDevice { device, .. }] if device.device == "gone")
+    );
     assert_eq!(read(&world.allocate(NodeIndex(0), &[claim("d", &["any"])])), "a");
     world.release("uid-c").unwrap();
     assert_eq!(world.lost(), []);
@@ -202,7 +204,7 @@ fn a_refusal_is_remembered_only_until_a_release() {
     });
     world.classes.push(world.classes[0].clone());
     let (mut world, problems) = world.build();
-    assert!(matches!(&problems[..], [Problem::DuplicateClass { .. }]));
+    assert!(matches!(&problems[..], [InputProblem::DuplicateClass { .. }]));
     for (name, expected) in [("one", Some(0)), ("two", Some(1)), ("three", None)] {
         let asked = claim(name, &["any"]);
         let answer = world.place(std::slice::from_ref(&asked), Candidates::All);

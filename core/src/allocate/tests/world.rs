@@ -1,7 +1,7 @@
 //! Broken input is reported and left out; the rest stays usable.
 
 use super::build::*;
-use crate::allocate::Problem;
+use crate::allocate::InputProblem;
 use crate::dra::*;
 
 #[test]
@@ -24,7 +24,7 @@ fn duplicate_objects_are_skipped_and_reported() {
 #[test]
 fn a_class_that_does_not_compile_is_said_at_once() {
     let (_, problems) = one(&["a"]).class("bad", &["true", "device.!!"]).build();
-    assert!(matches!(&problems[..], [Problem::Selector { class, index: 1, .. }] if class == "bad"));
+    assert!(matches!(&problems[..], [InputProblem::Selector { class, index: 1, .. }] if class == "bad"));
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn slice_with_devices_and_counters_is_not_allocated_from() {
         slice.shared_counters = vec![CounterSet { name: "s".into(), counters }].into();
     });
     let (mut world, problems) = mixed.build();
-    assert!(matches!(&problems[..], [Problem::MixedSlice { slice }] if slice == "m"));
+    assert!(matches!(&problems[..], [InputProblem::MixedSlice { slice }] if slice == "m"));
     assert_eq!(read(&world.allocate(crate::allocate::NodeIndex(0), &[claim("c", &["any*2"])])), "NoFit");
 }
 

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::super::tests::{V136, V137, cards, node};
 use super::super::validate::violations;
 use super::super::{
-    LayoutKind, Offers, Problem, Reason, ServerVersion, TAINT_LAYOUT, UsageHint, offers, text,
+    LayoutKind, LayoutReason, OfferProblem, Offers, ServerVersion, TAINT_LAYOUT, UsageHint, offers, text,
 };
 use super::*;
 use crate::dra::Device;
@@ -81,8 +81,8 @@ fn held_device_stays_published_and_closed_until_released() {
                         switched += 1;
                     } else {
                         assert_eq!(of(&new, true), std::slice::from_ref(held), "{before} -> {after}");
-                        assert_eq!((outcome.layout, outcome.reason), (Some(part.layout), Reason::Busy));
-                        let waits = |p: &Problem| matches!(p, Problem::LayoutWaits { given, .. } if *given == part.layout);
+                        assert_eq!((outcome.layout, outcome.reason), (Some(part.layout), LayoutReason::Busy));
+                        let waits = |p: &OfferProblem| matches!(p, OfferProblem::LayoutWaits { given, .. } if *given == part.layout);
                         assert!(outcome.problems.iter().any(waits), "{outcome:?}");
                         kept += 1;
                     }

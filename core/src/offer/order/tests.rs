@@ -50,7 +50,7 @@ impl Shape {
         };
         let ends = lanes.iter().map(|(_, _, at)| *at).skip(1).chain([end]);
         let of_template = |(template, entry): (usize, &Template)| {
-            let at = |placement| word(&takes(table, Place { template, placement }).unwrap());
+            let at = |placement| word(&takes(table, TemplatePlacement { template, placement }).unwrap());
             (0..entry.placements.len()).map(at).collect()
         };
         Self {
@@ -58,7 +58,7 @@ impl Shape {
             guards: ends.map(|end| 1_u128 << (end - 1)).sum(),
             takes: table.templates.iter().enumerate().map(of_template).collect(),
             sizes: (0..table.templates.len())
-                .map(|template| size(table, Place { template, placement: 0 }))
+                .map(|template| size(table, TemplatePlacement { template, placement: 0 }))
                 .collect(),
         }
     }
@@ -126,7 +126,7 @@ fn packed(shape: &Shape, order: &[Vec<usize>], cards: usize, claims: &[Claim]) -
     sum
 }
 
-fn by_template(table: &PartitionTable, order: &[Place]) -> Vec<Vec<usize>> {
+fn by_template(table: &PartitionTable, order: &[TemplatePlacement]) -> Vec<Vec<usize>> {
     let of = |template| order.iter().filter(|p| p.template == template).map(|p| p.placement).collect();
     (0..table.templates.len()).map(of).collect()
 }
@@ -142,12 +142,12 @@ fn the_order_is_a_permutation_and_small_parts_come_first() {
             let order = publication_order(table);
             let mut sorted = order.clone();
             sorted.sort();
-            let all: Vec<Place> = table
+            let all: Vec<TemplatePlacement> = table
                 .templates
                 .iter()
                 .enumerate()
                 .flat_map(|(template, t)| {
-                    (0..t.placements.len()).map(move |p| Place { template, placement: p })
+                    (0..t.placements.len()).map(move |p| TemplatePlacement { template, placement: p })
                 })
                 .collect();
             assert_eq!(sorted, all, "{}", model.id);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::names;
-use super::{Fault, Report, check_counters};
+use super::{Fault, SliceReport, check_counters};
 use crate::dra::{AttributeValue, CapacityRestriction, Device, TaintEffect};
 use crate::id::is_dns_label;
 use crate::rounding::policy_problems;
@@ -21,7 +21,7 @@ const TAINTS_MAX: usize = 16;
 /// Binding conditions, and binding failure conditions.
 const CONDITIONS_MAX: usize = 4;
 
-pub(super) fn check(device: &Device, path: &str, report: &mut Report) {
+pub(super) fn check(device: &Device, path: &str, report: &mut SliceReport) {
     report.form(format!("{path}.name"), &device.name, is_dns_label, names::LABEL);
     report.at_most(path, device.attributes.len() + device.capacity.len(), PROPERTIES_MAX);
     let values = device.attributes.values().map(|value| list_length(value).unwrap_or(1)).sum();
@@ -71,7 +71,7 @@ pub(super) const fn list_length(value: &AttributeValue) -> Option<usize> {
     }
 }
 
-fn check_value(value: &AttributeValue, path: &str, report: &mut Report) {
+fn check_value(value: &AttributeValue, path: &str, report: &mut SliceReport) {
     let short = |text: &str| text.len() <= TEXT_MAX;
     let version = |text: &str| text.len() <= TEXT_MAX && names::is_semantic_version(text);
     match value {
@@ -96,7 +96,7 @@ fn check_value(value: &AttributeValue, path: &str, report: &mut Report) {
     }
 }
 
-fn check_consumes(device: &Device, path: &str, report: &mut Report) {
+fn check_consumes(device: &Device, path: &str, report: &mut SliceReport) {
     report.at_most(format!("{path}.consumesCounters"), device.consumes.len(), CONSUMES_MAX);
     let set_path = |index: usize| format!("{path}.consumesCounters[{index}].counterSet");
     report.unique(set_path, device.consumes.iter().map(|consumption| consumption.counter_set.as_str()));
@@ -106,7 +106,7 @@ fn check_consumes(device: &Device, path: &str, report: &mut Report) {
     }
 }
 
-fn check_conditions(device: &Device, path: &str, report: &mut Report) {
+fn check_conditions(device: &Device, path: &str, report: &mut SliceReport) {
     let (wanted, failed) = (&device.binding_conditions, &device.binding_failure_conditions);
     for (name, list) in [("bindingConditions", wanted), ("bindingFailureConditions", failed)] {
         report.at_most(format!("{path}.{name}"), list.len(), CONDITIONS_MAX);

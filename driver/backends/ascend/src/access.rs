@@ -28,7 +28,7 @@ const FILES: [&str; 9] = [
 
 /// What of an NPU is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reached {
+pub(crate) enum NpuAccess {
     /// The chip with this physical id.
     Chip(u32),
     /// The vNPU with this id.
@@ -36,10 +36,10 @@ pub(crate) enum Reached {
 }
 
 /// Device nodes for a tenant, or the path of the one that is missing.
-pub(crate) fn nodes(root: &Path, reached: Reached) -> Result<Vec<DeviceNode>, String> {
+pub(crate) fn nodes(root: &Path, reached: NpuAccess) -> Result<Vec<DeviceNode>, String> {
     let (host, inside) = match reached {
-        Reached::Chip(phy) => (format!("davinci{phy}"), format!("davinci{phy}")),
-        Reached::Vnpu(id) => (format!("vdavinci{id}"), format!("davinci{id}")),
+        NpuAccess::Chip(phy) => (format!("davinci{phy}"), format!("davinci{phy}")),
+        NpuAccess::Vnpu(id) => (format!("vdavinci{id}"), format!("davinci{id}")),
     };
     let missing = |name: &str| root.join("dev").join(name).display().to_string();
     let mut nodes = vec![node(root, &host, &inside).ok_or_else(|| missing(&host))?];
@@ -88,21 +88,21 @@ mod tests {
         let dev = root.path().join("dev");
         fs::create_dir(&dev).unwrap();
         let add = |name: &str| symlink("/dev/null", dev.join(name)).unwrap();
-        assert!(nodes(root.path(), Reached::Vnpu(101)).unwrap_err().ends_with("/dev/vdavinci101"));
+        assert!(nodes(root.path(), NpuAccess::Vnpu(101)).unwrap_err().ends_with("/dev/vdavinci101"));
         add("vdavinci101");
-        assert!(nodes(root.path(), Reached::Vnpu(101)).unwrap_err().ends_with("/dev/davinci_manager"));
+        assert!(nodes(root.path(), NpuAccess::Vnpu(101)).unwrap_err().ends_with("/dev/davinci_manager"));
         ["davinci_manager", "devmm_svm", "hisi_hdc"].into_iter().for_each(add);
         let inside = |reached| -> Vec<String> {
             nodes(root.path(), reached).unwrap().into_iter().map(|node| node.container).collect()
         };
         let shared = ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"];
-        assert_eq!(inside(Reached::Vnpu(101))[0], "/dev/davinci101");
-        assert_eq!(inside(Reached::Vnpu(101))[1..], shared);
+        assert_eq!(inside(NpuAccess::Vnpu(101))[0], "/dev/davinci101");
+        assert_eq!(inside(NpuAccess::Vnpu(101))[1..], shared);
         add("davinci3");
         add("dvpp_cmdlist");
-        assert_eq!(inside(Reached::Chip(3)).first().unwrap(), "/dev/davinci3");
-        assert_eq!(inside(Reached::Chip(3)).last().unwrap(), "/dev/dvpp_cmdlist");
-        let first = &nodes(root.path(), Reached::Chip(3)).unwrap()[0];
+        assert_eq!(inside(NpuAccess::Chip(3)).first().unwrap(), "/dev/davinci3");
+        assert_eq!(inside(NpuAccess::Chip(3)).last().unwrap(), "/dev/dvpp_cmdlist");
+        let first = &nodes(root.path(), NpuAccess::Chip(3)).unwrap()[0];
         assert_eq!((first.host.as_str(), first.major, first.minor), ("/dev/null", 1, 3));
     }
 

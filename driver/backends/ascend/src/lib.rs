@@ -35,8 +35,8 @@ use aliquot_core::health::{Cause, Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, CardEvent, CardEvents, CardUsage, DeviceAccess, DeviceBackend, Expected, LivePartition,
-    PartitionAt,
+    BackendError, CardEvent, CardEvents, CardUsage, DeviceAccess, DeviceBackend, ExpectedPartition,
+    LivePartition, PartitionAt,
 };
 use aliquot_core::units::Bytes;
 
@@ -44,11 +44,11 @@ pub use ffi::event::FaultEvent;
 pub use ffi::{Fault, Site};
 pub use health::{FaultCodes, OpenError};
 
-use access::Reached;
+use access::NpuAccess;
 use ffi::event::Watcher;
 use ffi::{ChipAt, Facts, Library};
 use health::Debounce;
-use probe::{Found, Machine};
+use probe::{DiscoveredChip, Machine};
 
 /// How often, and how far apart, a call is repeated that may succeed soon.
 const TRIES: u32 = 20;
@@ -88,7 +88,7 @@ pub struct Watch(Watcher);
 
 /// All chips as they are now, and what is wrong with those that are left out.
 struct Look {
-    found: Vec<Found>,
+    found: Vec<DiscoveredChip>,
     trouble: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ impl AscendNode {
             return Err(OpenError::NoCards { trouble: look.trouble });
         }
         node.probe_templates(&look.found);
-        let reason = |found: &Found| {
+        let reason = |found: &DiscoveredChip| {
             let why = found.no_partitions.as_ref()?;
             Some(format!("chip {} ({}): {why}", found.facts.logic, found.facts.chip))
         };
@@ -135,7 +135,7 @@ impl AscendNode {
     }
 
     /// Notes templates that the vendor's tool does not list. Where there is no tool, a refused creation tells.
-    fn probe_templates(&self, found: &[Found]) {
+    fn probe_templates(&self, found: &[DiscoveredChip]) {
         let mut seen = BTreeSet::new();
         for one in found {
             let Some(table) = one.model.table().filter(|_| seen.insert(one.model.id.to_string())) else {
@@ -186,7 +186,7 @@ impl AscendNode {
         facts.sort_by_key(|one: &Facts| one.logic);
         let models: Vec<_> = facts.iter().map(|one| probe::model_of(one, machine.catalogue)).collect();
         let topologies = probe::topologies(&self.library, &facts, &models);
-        let mut found: Vec<Found> = Vec::new();
+        let mut found: Vec<DiscoveredChip> = Vec::new();
         for ((one, model), topology) in facts.into_iter().zip(models).zip(topologies) {
             let place = format!("card {} chip {}", one.at.card, one.at.device);
             match machine.card(one, model, topology) {
@@ -204,7 +204,7 @@ impl AscendNode {
     }
 
     /// One chip as it is now.
-    fn chip(&self, card: &CardUuid) -> Result<Found, BackendError> {
+    fn chip(&self, card: &CardUuid) -> Result<DiscoveredChip, BackendError> {
         let look = self.look().map_err(|fault| health::error(format!("find card {card}"), fault))?;
         let mut found = look.found.into_iter();
         found.find(|one| one.card.uuid == *card).ok_or_else(|| BackendError::UnknownCard(card.clone()))
@@ -269,7 +269,12 @@ impl AscendNode {
     }
 
     /// Creates a vNPU under the first of its names that the driver knows.
-    fn make(&self, chip: &Found, at: &PartitionAt, wanted: &partition::Wanted) -> Result<(), Fault> {
+    fn make(
+        &self,
+        chip: &DiscoveredChip,
+        at: &PartitionAt,
+        wanted: &partition::VnpuRequest,
+    ) -> Result<(), Fault> {
         let mut refused = Fault::NotLoaded("no name".to_owned());
         for name in &wanted.spellings {
             let create = || self.library.create(chip.facts.at, name, wanted.id, wanted.group);
@@ -324,7 +329,7 @@ impl DeviceBackend for AscendNode {
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
         let look = self.look().map_err(|fault| health::error("list vNPUs".to_owned(), fault))?;
-        Ok(look.found.iter().flat_map(Found::partitions).collect())
+        Ok(look.found.iter().flat_map(DiscoveredChip::partitions).collect())
     }
 
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
@@ -358,14 +363,14 @@ impl DeviceBackend for AscendNode {
         }
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, expected: &Expected) -> Result<(), BackendError> {
+    fn destroy_partition(&self, at: &PartitionAt, expected: &ExpectedPartition) -> Result<(), BackendError> {
         let first = self.chip(&at.card)?;
         let change = self.change(first.facts.at);
         let _alone = change.lock().unwrap_or_else(PoisonError::into_inner);
         let chip = self.chip(&at.card)?;
         let absent = || BackendError::Absent { at: at.clone() };
         let live = chip.partition_at(at).ok_or_else(absent)?;
-        if let Expected::Handle(handle) = expected
+        if let ExpectedPartition::Handle(handle) = expected
             && *handle != live.handle
         {
             let (expected, found) = (Box::new(handle.clone()), Box::new(live.handle));
@@ -440,10 +445,10 @@ impl DeviceBackend for AscendNode {
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
         let chip = self.chip(card)?;
         let (reached, visible_uuid) = match PartitionAt::of(card, part) {
-            None => (Reached::Chip(chip.facts.phy), card.clone()),
+            None => (NpuAccess::Chip(chip.facts.phy), card.clone()),
             Some(at) => {
                 let live = chip.partition_at(&at).ok_or(BackendError::Absent { at })?;
-                (Reached::Vnpu(live.handle.id), live.handle.uuid)
+                (NpuAccess::Vnpu(live.handle.id), live.handle.uuid)
             }
         };
         let nodes = access::nodes(&self.site.root, reached).map_err(|missing| BackendError::Vendor {

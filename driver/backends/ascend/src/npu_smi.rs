@@ -25,7 +25,7 @@ const TEMPLATES_MAX: usize = 64;
 
 /// A template as the tool lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedTemplate {
     /// Name.
     pub name: String,
     /// AI cores.
@@ -64,10 +64,10 @@ pub enum TableError {
 ///
 /// # Errors
 /// [`TableError`] if the table is cut, or is another one.
-pub fn templates(text: &str) -> Result<Vec<Listed>, TableError> {
+pub fn templates(text: &str) -> Result<Vec<ListedTemplate>, TableError> {
     let is_header = |line: &str| line_cells(line).is_some_and(|cells| cells == FIRST_HEADER);
     let start = text.lines().position(is_header).ok_or(TableError::Foreign)?;
-    let mut listed: Vec<Listed> = Vec::new();
+    let mut listed: Vec<ListedTemplate> = Vec::new();
     let mut open = false;
     // The header has a second line and a rule below it.
     for (number, line) in text.lines().enumerate().skip(start + 2) {
@@ -88,7 +88,7 @@ pub fn templates(text: &str) -> Result<Vec<Listed>, TableError> {
         match cells[..] {
             [name, cores, memory, _, _, _, _] if !open && name.starts_with("vir") && name.len() < 32 => {
                 let number = |cell: &str| cell.parse::<u32>().map_err(|_| bad());
-                listed.push(Listed {
+                listed.push(ListedTemplate {
                     name: name.to_owned(),
                     ai_cores: number(cores)?,
                     memory_gib: number(memory)?,

@@ -27,7 +27,7 @@ const GROUP: &str = "vg";
 
 /// What a vNPU is to be made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct VnpuRequest {
     pub(crate) id: u32,
     pub(crate) group: Option<u32>,
     /// Names of the template, the likeliest first.
@@ -184,7 +184,7 @@ pub(crate) fn wanted(
     vnpus: &[Vnpu],
     at: &PartitionAt,
     driver: &str,
-) -> Option<Wanted> {
+) -> Option<VnpuRequest> {
     let table = model.table()?;
     let template = table.template(&at.template)?;
     let place = template.placements.iter().find(|place| place.name == at.placement)?;
@@ -202,7 +202,11 @@ pub(crate) fn wanted(
         None => Some(tells).filter(is_free)?,
     };
     let id = first_id(facts.phy).checked_add(slot)?;
-    Some(Wanted { id, group: group.map(|(number, _)| number), spellings: spellings(model, template, driver) })
+    Some(VnpuRequest {
+        id,
+        group: group.map(|(number, _)| number),
+        spellings: spellings(model, template, driver),
+    })
 }
 
 /// What is left of a chip.

@@ -23,7 +23,7 @@ const FAST_WIRES: [i32; 3] = [3, 6, 7];
 
 /// One chip as a card, and what it was made of.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct DiscoveredChip {
     pub(crate) card: Card,
     /// Its model as the catalogue has it: what names vNPUs.
     pub(crate) model: CardModel,
@@ -144,7 +144,7 @@ impl Machine<'_> {
         facts: Facts,
         model: Option<CardModel>,
         topology: Topology,
-    ) -> Result<Found, String> {
+    ) -> Result<DiscoveredChip, String> {
         let uuid = CardUuid::new(uuid_of(facts.die)).map_err(|error| error.to_string())?;
         let memory = match &facts.memory_mib {
             Ok(mib) => Bytes::from_mib(*mib).filter(|bytes| bytes.0 > 0 && *mib < 1 << 24),
@@ -198,7 +198,7 @@ impl Machine<'_> {
         });
         // Nothing holds limits of processes on an NPU.
         card.shareable = ShareSupport::No;
-        Ok(Found { card, model, offered, facts, no_partitions })
+        Ok(DiscoveredChip { card, model, offered, facts, no_partitions })
     }
 
     /// Why nothing new is cut on chips of this model.
@@ -245,9 +245,9 @@ fn pcie_root(devices: &Path, pci: &PciAddress) -> Option<String> {
     parts.find(|part| part.starts_with("pci") && part.contains(':')).map(str::to_owned)
 }
 
-// === impl Found ===
+// === impl DiscoveredChip ===
 
-impl Found {
+impl DiscoveredChip {
     fn live(&self, vnpu: &Vnpu, part: &Part) -> Option<LivePartition> {
         let at = PartitionAt::of(&self.card.uuid, part)?;
         // The vendor gives a vNPU no identity beyond its number.

@@ -15,8 +15,10 @@ use aliquot_core::catalogue::Catalogue;
 use aliquot_core::health::Cause;
 use aliquot_core::id::TemplateName;
 use aliquot_core::partition::{Part, PlacementName};
-use aliquot_core::ports::{BackendError, DeviceBackend, Expected, PartitionAt};
-use aliquot_sim_device::npu::{Ailment, Chip, Machine, Npus, Recover, VnpuMode, VnpuRequest, install_npus};
+use aliquot_core::ports::{BackendError, DeviceBackend, ExpectedPartition, PartitionAt};
+use aliquot_sim_device::npu::{
+    Chip, ChipHealth, Machine, Npus, Recover, VnpuMode, VnpuRequest, install_npus,
+};
 use tempfile::TempDir;
 
 /// The library, built once a test run beside the running test.
@@ -193,9 +195,9 @@ fn four_quarters_are_made_at_their_places_and_destroyed() {
     let Err(BackendError::NoRoom { counter, .. }) = &more else { unreachable!("{more:?}") };
     assert_eq!(counter.as_str(), "ai-core");
     for live in &made {
-        node.destroy_partition(&live.at, &Expected::Handle(live.handle.clone())).unwrap();
+        node.destroy_partition(&live.at, &ExpectedPartition::Handle(live.handle.clone())).unwrap();
     }
-    let gone = node.destroy_partition(&made[0].at, &Expected::Any);
+    let gone = node.destroy_partition(&made[0].at, &ExpectedPartition::Any);
     assert!(matches!(gone, Err(BackendError::Absent { .. })), "{gone:?}");
     assert_eq!(bench.npus().state().unwrap().vnpus, []);
 }
@@ -267,10 +269,10 @@ fn vnpu_in_use_is_not_destroyed() {
         })
     };
     opened(true).unwrap();
-    let refused = node.destroy_partition(&live.at, &Expected::Any);
+    let refused = node.destroy_partition(&live.at, &ExpectedPartition::Any);
     assert!(matches!(refused, Err(BackendError::Busy { .. })), "{refused:?}");
     opened(false).unwrap();
-    node.destroy_partition(&live.at, &Expected::Any).unwrap();
+    node.destroy_partition(&live.at, &ExpectedPartition::Any).unwrap();
 }
 
 #[test]
@@ -482,7 +484,7 @@ fn vnpu_that_disappears_is_absent_and_the_rest_goes_on() {
     assert_eq!(node.partitions().unwrap(), []);
     let gone = node.access(&card.uuid, &live.at.part());
     assert!(matches!(gone, Err(BackendError::Absent { .. })), "{gone:?}");
-    let gone = node.destroy_partition(&live.at, &Expected::Handle(live.handle));
+    let gone = node.destroy_partition(&live.at, &ExpectedPartition::Handle(live.handle));
     assert!(matches!(gone, Err(BackendError::Absent { .. })), "{gone:?}");
 }
 
@@ -507,13 +509,13 @@ fn faults_reach_the_watcher_and_the_health() {
     let card = node.discover().unwrap().cards[1].uuid.clone();
     let watch = node.watch(&card).unwrap();
     let mut events = node.events(&card).unwrap();
-    bench.npus().set_health(1, &Ailment { health: 3, codes: vec![0x80C9_8001] }).unwrap();
+    bench.npus().set_health(1, &ChipHealth { health: 3, codes: vec![0x80C9_8001] }).unwrap();
     let event = watch.next_fault(Duration::from_secs(20)).unwrap();
     assert_eq!((event.device, event.code, event.severity, event.assertion), (1, 0x80C9_8001, 3, 1));
     let noted = events.next(Duration::from_secs(20)).unwrap().unwrap();
     assert_eq!(noted.cause, Cause::Code(0x80C9_8001));
     assert!(matches!(health(), Health::Unhealthy(why) if why.contains("80C98001")));
-    bench.npus().set_health(1, &Ailment::default()).unwrap();
+    bench.npus().set_health(1, &ChipHealth::default()).unwrap();
     assert_eq!(watch.next_fault(Duration::from_secs(20)).unwrap().assertion, 0);
     let looks = [health(), health(), health()];
     assert_eq!(looks.iter().filter(|health| **health == Health::Healthy).count(), 1, "{looks:?}");

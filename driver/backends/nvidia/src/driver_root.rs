@@ -81,7 +81,7 @@ pub(crate) const NO_HOOK: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 
 /// Where the driver's files are looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct HostRoots {
     /// Where this process sees the host's root: `/` outside of containers.
     pub host: PathBuf,
     /// Root of the driver's files on the host; `None`: one of [`USUAL_ROOTS`].
@@ -150,7 +150,7 @@ impl DriverFiles {
     ///
     /// # Errors
     /// [`DriverRootError`]: there is no driver, or it is half installed.
-    pub fn find(place: &Place) -> Result<Self, DriverRootError> {
+    pub fn find(place: &HostRoots) -> Result<Self, DriverRootError> {
         let usual = USUAL_ROOTS.map(Path::new);
         let tried: Vec<&Path> = place.driver.as_deref().map_or_else(|| usual.to_vec(), |root| vec![root]);
         for root in tried.iter().map(|root| Root::new(place, root)) {
@@ -167,7 +167,7 @@ impl DriverFiles {
 
 /// What else on the host gives out these cards or limits them, and what Aliquot holds beside it: one line each.
 #[must_use]
-pub fn others(place: &Place, files: Option<&DriverFiles>) -> Vec<String> {
+pub fn others(place: &HostRoots, files: Option<&DriverFiles>) -> Vec<String> {
     let mut lines = Vec::new();
     let specs: Vec<String> = CDI_DIRS.iter().flat_map(|dir| vendor_specs(place, dir)).collect();
     if !specs.is_empty() {
@@ -192,7 +192,7 @@ pub fn others(place: &Place, files: Option<&DriverFiles>) -> Vec<String> {
 }
 
 /// CDI files of the vendor's own kinds.
-fn vendor_specs(place: &Place, dir: &str) -> Vec<String> {
+fn vendor_specs(place: &HostRoots, dir: &str) -> Vec<String> {
     let entries =
         resolve_within(&place.host, Path::new(dir)).and_then(|dir| fs::read_dir(place.host.join(dir)));
     let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -208,7 +208,7 @@ fn vendor_specs(place: &Place, dir: &str) -> Vec<String> {
 // === impl Root ===
 
 impl<'p> Root<'p> {
-    fn new(place: &Place, host: &'p Path) -> Self {
+    fn new(place: &HostRoots, host: &'p Path) -> Self {
         Self { seen: place.host.join(below(host)), host }
     }
 

@@ -16,7 +16,7 @@ use nvml_wrapper::{Device, Nvml};
 use crate::partition::MigMode;
 
 pub(crate) use event::{Event, EventSet};
-pub(crate) use mig::{Cut, Instance, Profile, Unmade};
+pub(crate) use mig::{CreateFailure, Instance, MigLayout, Profile};
 
 /// Result codes of NVML that mean something of their own here.
 const NOT_SUPPORTED: u32 = 3;
@@ -84,7 +84,7 @@ pub(crate) struct Facts {
 
 /// Bytes of a card and of the processes on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct MemoryUse {
     pub(crate) total: u64,
     pub(crate) in_use: u64,
     /// Number and bytes; `None`: the driver does not say.
@@ -95,7 +95,7 @@ pub(crate) struct Held {
 
 impl Facts {
     /// What the card can be cut into and is; `None`: it is not in MIG mode, as far as it says.
-    pub(crate) fn cut(&self) -> Option<&Result<Cut, Fault>> {
+    pub(crate) fn cut(&self) -> Option<&Result<MigLayout, Fault>> {
         match &self.mig {
             Ok(MigMode::On(cut)) => Some(cut),
             Ok(MigMode::None | MigMode::Off) | Err(_) => None,
@@ -209,7 +209,7 @@ impl Library {
     }
 
     /// Memory use of a card, by process.
-    pub(crate) fn held(&self, uuid: &str) -> Result<Held, Fault> {
+    pub(crate) fn held(&self, uuid: &str) -> Result<MemoryUse, Fault> {
         let device = self.0.device_by_uuid(uuid)?;
         let memory = device.memory_info()?;
         let bytes = |memory: UsedGpuMemory| match memory {
@@ -227,7 +227,7 @@ impl Library {
                 processes.push((process.pid, bytes(process.used_gpu_memory)));
             }
         }
-        Ok(Held { total: memory.total.saturating_sub(memory.reserved), in_use: memory.used, processes })
+        Ok(MemoryUse { total: memory.total.saturating_sub(memory.reserved), in_use: memory.used, processes })
     }
 
     /// Percent of the driver's last sampling period in which anything ran on the card.

@@ -35,19 +35,19 @@ use aliquot_core::health::{Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, DeviceNode, Expected, LivePartition,
-    PartitionAt, PartitionHandle, Samples,
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, DeviceNode, ExpectedPartition,
+    LivePartition, PartitionAt, PartitionHandle, Samples,
 };
 use aliquot_core::units::Bytes;
 
-pub use driver_root::{DriverFiles, DriverRootError, Place};
+pub use driver_root::{DriverFiles, DriverRootError, HostRoots};
 pub use ffi::Fault;
 pub use ffi::context::{Context, NoContext, Probe};
 pub use health::{DRIVER_MIN, OpenError};
 pub use watch::Watch;
 
-use ffi::{Facts, Instance, Library, Unmade};
-use probe::Found;
+use ffi::{CreateFailure, Facts, Instance, Library};
+use probe::Discovery;
 
 /// Device files that every tenant needs, beside the card's own.
 const COMMON_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
@@ -95,7 +95,7 @@ impl NvidiaNode {
     ///
     /// # Errors
     /// As [`NvidiaNode::open`]; and a driver root that was named has no driver.
-    pub fn open_for_containers(catalogue: &Catalogue, place: &Place) -> Result<Arc<Self>, OpenError> {
+    pub fn open_for_containers(catalogue: &Catalogue, place: &HostRoots) -> Result<Arc<Self>, OpenError> {
         let (library, files) = match DriverFiles::find(place) {
             Ok(files) => (Library::load_from(&files.management), Ok(files)),
             Err(error) if place.driver.is_some() => return Err(OpenError::DriverRoot(error)),
@@ -126,7 +126,7 @@ impl NvidiaNode {
             no_files: None,
         };
         let found = node.look().map_err(|fault| OpenError::of("number of cards", fault))?;
-        let Found { cards, models, facts, trouble } = found;
+        let Discovery { cards, models, facts, trouble } = found;
         if cards.is_empty() {
             return Err(OpenError::NoCards { trouble });
         }
@@ -153,8 +153,8 @@ impl NvidiaNode {
         Ok(Arc::new_cyclic(|own| Self { own: Weak::clone(own), ..node }))
     }
 
-    fn look(&self) -> Result<Found, Fault> {
-        let mut found = Found::default();
+    fn look(&self) -> Result<Discovery, Fault> {
+        let mut found = Discovery::default();
         for index in 0..self.library.count()? {
             match self.library.facts(index) {
                 // It is missing of every card alike.
@@ -247,8 +247,8 @@ impl DeviceBackend for NvidiaNode {
             Ok(()) => now.partition_at(at).ok_or_else(|| BackendError::Absent { at: at.clone() }),
             // The partition exists and belongs to this claim, whatever the code: the journal keeps it until
             // it is gone.
-            Err(Unmade::Half(fault)) => Err(health::refused(format!("create {at}"), fault)),
-            Err(Unmade::Nothing(fault)) if fault.is_no_room() => match (now.at(at), facts.cut()) {
+            Err(CreateFailure::Half(fault)) => Err(health::refused(format!("create {at}"), fault)),
+            Err(CreateFailure::Nothing(fault)) if fault.is_no_room() => match (now.at(at), facts.cut()) {
                 // Another program made it meanwhile.
                 (Some(_), _) => Err(BackendError::AlreadyThere { at: at.clone() }),
                 (None, Some(Ok(cut))) => match partition::taken(&cut.instances, place) {
@@ -257,15 +257,15 @@ impl DeviceBackend for NvidiaNode {
                 },
                 (None, _) => Err(health::error(format!("create {at}"), fault)),
             },
-            Err(Unmade::Nothing(fault)) => Err(health::refused(format!("create {at}"), fault)),
+            Err(CreateFailure::Nothing(fault)) => Err(health::refused(format!("create {at}"), fault)),
         }
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, expected: &Expected) -> Result<(), BackendError> {
+    fn destroy_partition(&self, at: &PartitionAt, expected: &ExpectedPartition) -> Result<(), BackendError> {
         let (card, facts) = self.card(&at.card)?;
         let one = OneCard { card: &card, facts: &facts };
         let Some(instance) = one.at(at) else { return Err(BackendError::Absent { at: at.clone() }) };
-        if let Expected::Handle(handle) = expected {
+        if let ExpectedPartition::Handle(handle) = expected {
             let uuid = instance.uuid.as_deref();
             // One without compute instances is ours, half destroyed.
             if instance.id != handle.id || uuid.is_some_and(|uuid| uuid != handle.uuid.as_str()) {
@@ -404,7 +404,7 @@ impl<'a> OneCard<'a> {
 }
 
 /// What a card can be cut into and is.
-fn cut_of<'a>(facts: &'a Facts, at: &PartitionAt) -> Result<&'a ffi::Cut, BackendError> {
+fn cut_of<'a>(facts: &'a Facts, at: &PartitionAt) -> Result<&'a ffi::MigLayout, BackendError> {
     match facts.cut() {
         Some(Ok(cut)) => Ok(cut),
         Some(Err(fault)) => Err(health::refused(format!("create {at}"), fault.clone())),

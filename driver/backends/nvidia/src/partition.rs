@@ -17,7 +17,7 @@ use aliquot_core::partition::{
 use aliquot_core::ports::PartitionAt;
 use aliquot_core::units::{Bytes, Cores, Fraction};
 
-use crate::ffi::{Cut, Fault, Instance, Profile};
+use crate::ffi::{Fault, Instance, MigLayout, Profile};
 
 /// Counters of engines, in the order of [`Profile::engines`].
 const ENGINES: [&str; 5] = ["copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines"];
@@ -32,7 +32,7 @@ pub(crate) enum MigMode {
     /// It could be partitioned, and is not.
     Off,
     /// It consists of MIG instances, of which there may be none.
-    On(Result<Cut, Fault>),
+    On(Result<MigLayout, Fault>),
 }
 
 // === impl MigMode ===
@@ -71,7 +71,7 @@ pub(crate) fn table(profiles: &[Profile], known: Option<&PartitionTable>) -> Res
     if slots == 0 || slots > SLOTS_MAX {
         return Err(format!("MIG profiles: found {slots} memory slices, expected 1 to {SLOTS_MAX}"));
     }
-    let whole = Whole { slots, multiprocessors: most };
+    let whole = CardTotals { slots, multiprocessors: most };
     let mut templates: Vec<Template> = Vec::new();
     for profile in profiles {
         let made = template(profile, known, whole)?;
@@ -96,12 +96,16 @@ pub(crate) fn table(profiles: &[Profile], known: Option<&PartitionTable>) -> Res
 
 /// What all of a card has.
 #[derive(Clone, Copy)]
-struct Whole {
+struct CardTotals {
     slots: u32,
     multiprocessors: u32,
 }
 
-fn template(profile: &Profile, known: Option<&PartitionTable>, whole: Whole) -> Result<Template, String> {
+fn template(
+    profile: &Profile,
+    known: Option<&PartitionTable>,
+    whole: CardTotals,
+) -> Result<Template, String> {
     let same = |template: &&Template| template.vendor_profile == Some(profile.id);
     let known = known.and_then(|table| table.templates.iter().find(same));
     let name = match (&profile.name, known) {

@@ -10,7 +10,7 @@ use aliquot_core::id::{CardUuid, PciAddress, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 
-use crate::ffi::{Cut, Facts, Fault};
+use crate::ffi::{Facts, Fault, MigLayout};
 use crate::health::unanswered;
 use crate::partition;
 
@@ -23,7 +23,7 @@ const MEMORY_STEP: u64 = 1 << 20;
 
 /// What discovery comes to: cards in the order of the library, and what is wrong with those that are left out.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct Discovery {
     pub(crate) cards: Vec<Card>,
     /// Their models as they are here: with the memory that was read, and with partitions where a card gives them.
     pub(crate) models: Vec<CardModel>,
@@ -31,9 +31,9 @@ pub(crate) struct Found {
     pub(crate) trouble: Vec<String>,
 }
 
-// === impl Found ===
+// === impl Discovery ===
 
-impl Found {
+impl Discovery {
     /// Adds what was found at an index.
     pub(crate) fn add(
         &mut self,
@@ -139,10 +139,10 @@ fn card(facts: &Facts, driver: &str, catalogue: &Catalogue) -> Result<(Card, Car
 /// claims.
 fn cut_model(
     model: CardModel,
-    cut: &Result<Cut, Fault>,
+    cut: &Result<MigLayout, Fault>,
 ) -> Result<(CardModel, Vec<Part>, Option<String>), String> {
     match cut {
-        Ok(Cut { profiles, instances }) => {
+        Ok(MigLayout { profiles, instances }) => {
             let table = partition::table(profiles, model.table())?;
             let found =
                 instances.iter().filter_map(|instance| partition::part_of(instance, &table)).collect();
@@ -226,8 +226,8 @@ mod tests {
         }
     }
 
-    fn found(facts: Facts) -> Found {
-        let mut found = Found::default();
+    fn found(facts: Facts) -> Discovery {
+        let mut found = Discovery::default();
         found.add(facts.index, Ok(facts), "580.65.06", &Catalogue::embedded());
         found
     }
@@ -278,7 +278,7 @@ mod tests {
             let found = found(facts);
             assert!(found.cards.is_empty() && found.trouble[0].contains(words), "{found:?}");
         }
-        let mut gone = Found::default();
+        let mut gone = Discovery::default();
         gone.add(1, Err(lost), "580.65.06", &Catalogue::embedded());
         assert!(gone.trouble[0].starts_with("card 1: NVML error 15: lost: "), "{gone:?}");
     }

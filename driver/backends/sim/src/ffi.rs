@@ -68,7 +68,7 @@ pub(crate) enum Hardware {
 }
 
 /// Whether a call changed the state.
-pub(crate) enum Changed<T> {
+pub(crate) enum StateChange<T> {
     /// It is to be kept.
     Yes(T),
     /// It is as it was.
@@ -97,11 +97,11 @@ impl Hardware {
     /// Runs one call on the state, alone; the new state is kept if the call says so, even when it fails.
     pub(crate) fn with<T>(
         &self,
-        call: impl FnOnce(&mut State) -> Changed<Result<T, BackendError>>,
+        call: impl FnOnce(&mut State) -> StateChange<Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
         match self {
             Self::Memory(state) => match call(&mut state.lock().unwrap_or_else(PoisonError::into_inner)) {
-                Changed::Yes(answer) | Changed::No(answer) => answer,
+                StateChange::Yes(answer) | StateChange::No(answer) => answer,
             },
             Self::Directory(dir, turn) => {
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,11 +109,11 @@ impl Hardware {
                 let path = dir.join(STATE_FILE);
                 let mut state = load(&path)?;
                 match call(&mut state) {
-                    Changed::Yes(answer) => {
+                    StateChange::Yes(answer) => {
                         store(&path, &state)?;
                         answer
                     }
-                    Changed::No(answer) => answer,
+                    StateChange::No(answer) => answer,
                 }
             }
         }

@@ -33,16 +33,16 @@ use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, DeviceNode, Expected, LivePartition,
-    PartitionAt,
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, DeviceNode, ExpectedPartition,
+    LivePartition, PartitionAt,
 };
 
 pub use health::{Call, Effect, Fault};
 pub use node_file::{NodeFile, NodeFileError};
 pub use personality::Personality;
-pub use served::Served;
+pub use served::ServedCards;
 
-use ffi::{Changed, Hardware, State};
+use ffi::{Hardware, State, StateChange};
 use probe::{SimCard, place_of};
 
 /// What every device file of a simulated card is on the host: it exists everywhere and does nothing.
@@ -60,7 +60,7 @@ pub struct SimNode {
     faults: Vec<Fault>,
     hardware: Hardware,
     /// Cards behind a driver's library.
-    served: Served,
+    served: ServedCards,
 }
 
 /// Why there is no simulated node.
@@ -104,7 +104,7 @@ impl SimNode {
             cards,
             faults: file.faults.iter().map(Fault::from_text).collect(),
             hardware,
-            served: Served::default(),
+            served: ServedCards::default(),
         })
     }
 
@@ -117,12 +117,12 @@ impl SimNode {
     ///
     /// # Errors
     /// The library refuses one of them, or the state cannot be kept.
-    pub fn serve(&mut self, served: Served) -> Result<(), BackendError> {
+    pub fn serve(&mut self, served: ServedCards) -> Result<(), BackendError> {
         let stated = |state: &State| -> Vec<PartitionAt> {
             let all = partition::list(state).into_iter().map(|live| live.at);
             all.filter(|at| served.has(&at.card)).collect()
         };
-        let stated = self.hardware.with(|state| Changed::No(Ok(stated(state))))?;
+        let stated = self.hardware.with(|state| StateChange::No(Ok(stated(state))))?;
         for at in &stated {
             match served.of(&at.card).map(|library| library.create_partition(at)) {
                 None | Some(Ok(_) | Err(BackendError::AlreadyThere { .. })) => {}
@@ -132,7 +132,7 @@ impl SimNode {
         if !stated.is_empty() {
             self.hardware.with(|state| {
                 state.partitions.retain(|entry| place_of(entry).is_none_or(|at| !stated.contains(&at)));
-                Changed::Yes(Ok(()))
+                StateChange::Yes(Ok(()))
             })?;
         }
         self.served = served;
@@ -173,7 +173,7 @@ impl SimNode {
                 Health::Healthy => state.unhealthy.remove(card.as_str()),
                 Health::Unhealthy(why) => state.unhealthy.insert(card.to_string(), why.clone()),
             };
-            Changed::Yes(Ok(()))
+            StateChange::Yes(Ok(()))
         })
     }
 
@@ -193,8 +193,8 @@ impl SimNode {
         let answer = self.hardware.with(|state| {
             let effect = self.fault_of(call, state);
             let counted = |answer| match (call, self.faults.is_empty()) {
-                (Call::Discover | Call::List, true) => Changed::No(answer),
-                _ => Changed::Yes(answer),
+                (Call::Discover | Call::List, true) => StateChange::No(answer),
+                _ => StateChange::Yes(answer),
             };
             match effect {
                 None => counted(act(state)),
@@ -256,7 +256,7 @@ impl DeviceBackend for SimNode {
         })
     }
 
-    fn destroy_partition(&self, at: &PartitionAt, handle: &Expected) -> Result<(), BackendError> {
+    fn destroy_partition(&self, at: &PartitionAt, handle: &ExpectedPartition) -> Result<(), BackendError> {
         self.card(&at.card)?;
         self.call(Call::Destroy, &format!("destroy {at}"), |state| match self.served.of(&at.card) {
             Some(library) => library.destroy_partition(at, handle),
@@ -299,7 +299,7 @@ impl DeviceBackend for SimNode {
         };
         let live = self.hardware.with(|state| {
             let live = partition::entry_at(state, &at).and_then(partition::live);
-            Changed::No(live.ok_or_else(|| BackendError::Absent { at: at.clone() }))
+            StateChange::No(live.ok_or_else(|| BackendError::Absent { at: at.clone() }))
         })?;
         let patterns = if sim.partition_nodes.is_empty() { &sim.device_nodes } else { &sim.partition_nodes };
         let nodes = nodes(patterns, &live.handle.id.to_string());

@@ -307,14 +307,14 @@ impl CardGroup {
 }
 
 /// A name of the file, parsed.
-pub(crate) trait Named: Sized {
+pub(crate) trait ParsedName: Sized {
     /// Parses it.
     fn parse(text: &str) -> Result<Self, NameError>;
 }
 
 macro_rules! named {
     ($($name:ty),*) => {
-        $(impl Named for $name {
+        $(impl ParsedName for $name {
             fn parse(text: &str) -> Result<Self, NameError> {
                 Self::new(text)
             }
@@ -324,7 +324,7 @@ macro_rules! named {
 named!(CardUuid, PciAddress, TemplateName);
 
 /// Parses a name and says where it stands when it breaks its rule.
-pub(crate) fn name<T: Named>(text: &str, field: &'static str, card: usize) -> Result<T, NodeFileError> {
+pub(crate) fn name<T: ParsedName>(text: &str, field: &'static str, card: usize) -> Result<T, NodeFileError> {
     T::parse(text).map_err(|source| NodeFileError::Name { field, card, source })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::CounterVector;
-use aliquot_core::ports::{BackendError, Expected, LivePartition, PartitionAt, PartitionHandle};
+use aliquot_core::ports::{BackendError, ExpectedPartition, LivePartition, PartitionAt, PartitionHandle};
 
 use crate::ffi::{Entry, State};
 use crate::probe::{SimCard, place_of, uuid_of};
@@ -45,17 +45,21 @@ pub(crate) fn make(
 }
 
 /// Destroys the partition at this place.
-pub(crate) fn unmake(at: &PartitionAt, expected: &Expected, state: &mut State) -> Result<(), BackendError> {
+pub(crate) fn unmake(
+    at: &PartitionAt,
+    expected: &ExpectedPartition,
+    state: &mut State,
+) -> Result<(), BackendError> {
     let Some(live) = entry_at(state, at).and_then(live) else {
         return Err(BackendError::Absent { at: at.clone() });
     };
     match expected {
-        Expected::Handle(handle) if *handle != live.handle => Err(BackendError::Replaced {
+        ExpectedPartition::Handle(handle) if *handle != live.handle => Err(BackendError::Replaced {
             at: at.clone(),
             expected: Box::new(handle.clone()),
             found: Box::new(live.handle),
         }),
-        Expected::Handle(_) | Expected::Any => {
+        ExpectedPartition::Handle(_) | ExpectedPartition::Any => {
             state.partitions.retain(|entry| place_of(entry).as_ref() != Some(at));
             Ok(())
         }

@@ -10,7 +10,7 @@ use aliquot_core::ports::{AccessMount, BackendError, DeviceBackend, LivePartitio
 
 /// Cards, and the library that serves them.
 #[derive(Clone, Default)]
-pub struct Served {
+pub struct ServedCards {
     /// Their UUIDs, under which the library knows them as well.
     pub cards: BTreeSet<CardUuid>,
     /// The library; `None`: it serves no card.
@@ -19,9 +19,9 @@ pub struct Served {
     pub mounts: Vec<AccessMount>,
 }
 
-// === impl Served ===
+// === impl ServedCards ===
 
-impl Served {
+impl ServedCards {
     /// Whether a card is served.
     pub(crate) fn has(&self, card: &CardUuid) -> bool {
         self.cards.contains(card)
@@ -58,7 +58,7 @@ impl Served {
     }
 }
 
-impl fmt::Debug for Served {
+impl fmt::Debug for ServedCards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Served").field("cards", &self.cards).finish_non_exhaustive()
     }

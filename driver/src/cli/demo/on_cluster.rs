@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cli::failure::{Answer, Failure};
+use crate::cli::failure::{CommandAnswer, Failure};
 
 /// The program of a checkout that starts the cluster, shows Pods and takes the cluster down.
 const SCRIPT: &str = "tests/cluster/demo";
@@ -18,7 +18,7 @@ pub(super) enum Move {
     Down,
 }
 
-pub(super) fn run(way: Move) -> Result<Answer, Failure> {
+pub(super) fn run(way: Move) -> Result<CommandAnswer, Failure> {
     let advice = "Check the current directory";
     let here =
         std::env::current_dir().map_err(|source| Failure::path("find", Path::new("."), source, advice))?;
@@ -41,7 +41,7 @@ pub(super) fn run(way: Move) -> Result<Answer, Failure> {
         .status()
         .map_err(|source| Failure::path("run", &script, source, "Check that it may be executed"))?;
     if status.success() {
-        return Ok(Answer::Yes);
+        return Ok(CommandAnswer::Yes);
     }
     Err(Failure::Node(format!(
         "{}: found {status}, expected success; see the message above",

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use aliquot_sim_device::processor::Lack;
-use aliquot_sim_device::{Card, DIR_ENV, Kind, Process};
+use aliquot_sim_device::{Card, DIR_ENV, MemoryKind, Process};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -27,7 +27,7 @@ use crate::run::simulated::cards_dir;
 
 use super::super::failure::Failure;
 use super::super::output::{Side, Terminal};
-use super::{Record, heading};
+use super::{DemoRecord, heading};
 use crate::error_text::chain;
 
 /// Below the demo's state, that of the runs.
@@ -70,13 +70,13 @@ struct Stage<'t, 'io> {
     program: PathBuf,
     state: PathBuf,
     libraries: PathBuf,
-    record: &'t mut Record,
+    record: &'t mut DemoRecord,
     terminal: &'t mut Terminal<'io>,
     number: usize,
 }
 
 /// A tenant that runs; it ends with the value.
-struct Tenant {
+struct DemoTenant {
     child: Child,
     lines: Receiver<String>,
 }
@@ -90,13 +90,13 @@ struct Had {
 }
 
 /// What came of a scene that could not be played.
-type Played<T> = Result<T, String>;
+type SceneResult<T> = Result<T, String>;
 
 /// Plays all scenes; `number` is that of the first.
 pub(super) fn play(
     state: &Path,
     number: usize,
-    record: &mut Record,
+    record: &mut DemoRecord,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
     let advice = "Check the directory given with --state";
@@ -118,7 +118,7 @@ impl<'io> Stage<'_, 'io> {
     fn scene(
         &mut self,
         title: &str,
-        play: impl FnOnce(&mut Self) -> Played<Vec<Vec<String>>>,
+        play: impl FnOnce(&mut Self) -> SceneResult<Vec<Vec<String>>>,
     ) -> Result<(), Failure> {
         heading(&format!("{}. {title}", self.number), None, self.terminal)?;
         self.number += 1;
@@ -144,13 +144,13 @@ impl<'io> Stage<'_, 'io> {
     }
 
     /// The driver's side of the card.
-    fn card(&self) -> Played<Card> {
+    fn card(&self) -> SceneResult<Card> {
         let device = aliquot_sim_device::open(&cards_dir(&self.state)).map_err(|error| chain(&error))?;
         device.card(0).cloned().ok_or_else(|| "the node has no card".to_owned())
     }
 
     /// Starts a tenant; held ones through `aliquot run` with these arguments.
-    fn start(&self, held: TenantEnforcement, grant: &[&str], what: &[&str]) -> Played<Tenant> {
+    fn start(&self, held: TenantEnforcement, grant: &[&str], what: &[&str]) -> SceneResult<DemoTenant> {
         let mut command = Command::new(&self.program);
         // The cards of the scenes are their own.
         command.env_remove(VISIBLE_CARDS);
@@ -164,10 +164,10 @@ impl<'io> Stage<'_, 'io> {
             }
         }
         command.arg("demo-tenant").args(what);
-        Tenant::start(command)
+        DemoTenant::start(command)
     }
 
-    fn greed(&mut self) -> Played<Vec<Vec<String>>> {
+    fn greed(&mut self) -> SceneResult<Vec<Vec<String>>> {
         let (limit, greed) = (format!("{LIMIT_MIB}Mi"), GREED_MIB.to_string());
         let mut cells = vec![format!("{limit} granted, {GREED_MIB}Mi wanted")];
         for held in [TenantEnforcement::ByTheShim, TenantEnforcement::ByNothing] {
@@ -201,7 +201,7 @@ impl<'io> Stage<'_, 'io> {
         Ok(vec![cells])
     }
 
-    fn killed(&mut self) -> Played<Vec<Vec<String>>> {
+    fn killed(&mut self) -> SceneResult<Vec<Vec<String>>> {
         let (limit, each) = (format!("{LIMIT_MIB}Mi"), EACH_MIB.to_string());
         let mut cells = vec![format!("two of {EACH_MIB}Mi each")];
         for held in [TenantEnforcement::ByTheShim, TenantEnforcement::ByNothing] {
@@ -238,7 +238,7 @@ impl<'io> Stage<'_, 'io> {
         Ok(vec![cells])
     }
 
-    fn shares(&mut self) -> Played<Vec<Vec<String>>> {
+    fn shares(&mut self) -> SceneResult<Vec<Vec<String>>> {
         let percents = ["25", "75"];
         let mut rows: Vec<Vec<String>> =
             percents.iter().map(|percent| vec![format!("{percent}% granted")]).collect();
@@ -247,11 +247,11 @@ impl<'io> Stage<'_, 'io> {
             let work = |percent: &&str| {
                 self.start(held, &["--memory", "1Gi", "--cores", percent], &["work", &kernel])
             };
-            let tenants = percents.iter().map(work).collect::<Played<Vec<Tenant>>>()?;
+            let tenants = percents.iter().map(work).collect::<SceneResult<Vec<DemoTenant>>>()?;
             let pids = tenants
                 .iter()
                 .map(|tenant| pid(&tenant.next_words("works")?, 0))
-                .collect::<Played<Vec<u32>>>()?;
+                .collect::<SceneResult<Vec<u32>>>()?;
             let card = self.card()?;
             std::thread::sleep(WARM_UP);
             let expected = percents.map(|percent| match held {
@@ -284,7 +284,7 @@ impl<'io> Stage<'_, 'io> {
         granted: [&str; 2],
         expected: [f64; 2],
         had: &Had,
-    ) -> Played<()> {
+    ) -> SceneResult<()> {
         for ((granted, expected), share) in granted.into_iter().zip(expected).zip(&had.percents) {
             self.record.scenes.push(json!({
                 "scene": "compute", "held": held == TenantEnforcement::ByTheShim, "granted": granted, "had": share,
@@ -312,7 +312,7 @@ impl<'io> Stage<'_, 'io> {
     }
 
     /// The usage file of the one grant that there is.
-    fn usage(&self) -> Played<PathBuf> {
+    fn usage(&self) -> SceneResult<PathBuf> {
         let entries = |dir: &Path| {
             std::fs::read_dir(dir)
                 .into_iter()
@@ -327,10 +327,10 @@ impl<'io> Stage<'_, 'io> {
     }
 }
 
-// === impl Tenant ===
+// === impl DemoTenant ===
 
-impl Tenant {
-    fn start(mut command: Command) -> Played<Self> {
+impl DemoTenant {
+    fn start(mut command: Command) -> SceneResult<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -351,21 +351,21 @@ impl Tenant {
     }
 
     /// The words behind `word` of the next line, which begins with it.
-    fn next_words(&self, word: &str) -> Played<Vec<String>> {
+    fn next_words(&self, word: &str) -> SceneResult<Vec<String>> {
         let line = self.lines.recv_timeout(BOUND).map_err(|_| format!("the tenant never said `{word}`"))?;
         let words = line.strip_prefix(word).ok_or_else(|| format!("the tenant said: {line}"))?;
         Ok(words.split_whitespace().map(str::to_owned).collect())
     }
 
     /// Lets it end, and waits until it has.
-    fn end(mut self) -> Played<()> {
+    fn end(mut self) -> SceneResult<()> {
         drop(self.child.stdin.take());
         let child = &mut self.child;
         wait_for("the tenant's end", || !matches!(child.try_wait(), Ok(None)))
     }
 }
 
-impl Drop for Tenant {
+impl Drop for DemoTenant {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // What a failed scene leaves: its command ends with its input, and so does the run.
@@ -378,34 +378,34 @@ fn shown(program: &OsStr) -> String {
     program.to_string_lossy().into_owned()
 }
 
-fn number(words: &[String], at: usize) -> Played<u64> {
+fn number(words: &[String], at: usize) -> SceneResult<u64> {
     let word = words.get(at).and_then(|word| word.parse().ok());
     word.ok_or_else(|| format!("the tenant said something else than numbers: {words:?}"))
 }
 
-fn pid(words: &[String], at: usize) -> Played<u32> {
+fn pid(words: &[String], at: usize) -> SceneResult<u32> {
     u32::try_from(number(words, at)?).map_err(|error| error.to_string())
 }
 
 /// A process as the driver knows it.
-fn process(card: &Card, pid: u32) -> Played<Process> {
+fn process(card: &Card, pid: u32) -> SceneResult<Process> {
     let found = card.processes().into_iter().find(|process| process.pid == pid);
     found.ok_or_else(|| format!("process {pid} is not on the card"))
 }
 
 /// What a process has allocated on the card; contexts and modules are the driver's own.
 fn allocated(process: &Process) -> u64 {
-    let own = [Kind::Context, Kind::Module];
-    let kinds = Kind::ALL.iter().zip(&process.held_by_kind);
+    let own = [MemoryKind::Context, MemoryKind::Module];
+    let kinds = MemoryKind::ALL.iter().zip(&process.held_by_kind);
     kinds.filter(|(kind, _)| !own.contains(kind)).map(|(_, bytes)| bytes).sum()
 }
 
 /// Reserved bytes in the usage file of a grant.
-fn total(usage: &Path) -> Played<u64> {
+fn total(usage: &Path) -> SceneResult<u64> {
     UsageCopy::of(usage).map(|seen| seen.total.0).map_err(|error| error.to_string())
 }
 
-fn kill_hard(pid: u32) -> Played<()> {
+fn kill_hard(pid: u32) -> SceneResult<()> {
     let pid = i32::try_from(pid).map_err(|error| error.to_string())?;
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|errno| errno.to_string())
 }
@@ -437,7 +437,7 @@ fn percent_of(part: u64, whole: u64) -> f64 {
 }
 
 /// Waits for a level.
-fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> Played<()> {
+fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> SceneResult<()> {
     let begun = now();
     while !there() {
         if begun.elapsed() > BOUND {

@@ -7,11 +7,11 @@ use aliquot_core::offer::Offers;
 use aliquot_core::partition::Part;
 use serde_json::json;
 
-use super::Record;
+use super::DemoRecord;
 use crate::cli::examples::{self, Example};
 use crate::cli::failure::Failure;
 use crate::cli::nodes::Fleet;
-use crate::manifest::{Manifests, Reader, Severity};
+use crate::manifest::{Manifests, ProblemSeverity, Reader};
 
 /// One manifest, and what must come of it.
 pub(super) struct Scene {
@@ -89,7 +89,7 @@ impl Scene {
         Ok(manifests)
     }
 
-    pub(super) fn check(&self, claims: &[ResourceClaim], fleet: &Fleet, record: &mut Record) {
+    pub(super) fn check(&self, claims: &[ResourceClaim], fleet: &Fleet, record: &mut DemoRecord) {
         let Some(node) = fleet.nodes.first() else { return };
         let results = || claims.iter().flat_map(|c| c.allocation.iter().flat_map(|a| &a.devices));
         let found: Vec<String> = results().map(|r| described(r, &node.offers)).collect();
@@ -132,6 +132,6 @@ pub(super) fn read(files: &[Example]) -> Result<Manifests, Failure> {
         reader.text(file.name, file.text);
     }
     let (manifests, problems) = reader.finish();
-    let errors: Vec<_> = problems.into_iter().filter(|p| p.severity == Severity::Error).collect();
+    let errors: Vec<_> = problems.into_iter().filter(|p| p.severity == ProblemSeverity::Error).collect();
     if errors.is_empty() { Ok(manifests) } else { Err(Failure::Manifests(errors)) }
 }

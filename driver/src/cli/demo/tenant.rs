@@ -26,11 +26,11 @@ const PIECE: usize = 256 << 20;
 pub(in super::super) struct Args {
     /// What it does
     #[command(subcommand)]
-    what: What,
+    what: TenantAction,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum TenantAction {
     /// Hold memory
     Fill { mib: usize },
     /// Hold memory in two processes
@@ -40,16 +40,16 @@ enum What {
 }
 
 /// The driver library, loaded.
-struct Driver(*mut c_void);
+struct CudaDriver(*mut c_void);
 
 /// An answer of the driver that is no success.
-struct Refused(c_int);
+struct DriverError(c_int);
 
 pub(in super::super) fn run(args: &Args) -> u8 {
     let done = match args.what {
-        What::Fill { mib } => fill(mib << 20),
-        What::Pair { mib } => pair(mib),
-        What::Work { nanos } => work(nanos),
+        TenantAction::Fill { mib } => fill(mib << 20),
+        TenantAction::Pair { mib } => pair(mib),
+        TenantAction::Work { nanos } => work(nanos),
     };
     match done {
         Ok(()) => 0,
@@ -72,7 +72,7 @@ fn wait_for_the_end_of_input() {
 }
 
 fn fill(wanted: usize) -> Result<(), String> {
-    let driver = Driver::open()?;
+    let driver = CudaDriver::open()?;
     driver.begin()?;
     let mut held = 0;
     let refused = loop {
@@ -81,7 +81,7 @@ fn fill(wanted: usize) -> Result<(), String> {
         }
         match driver.allocate(PIECE) {
             Ok(()) => held += PIECE,
-            Err(Refused(code)) => break Some(code),
+            Err(DriverError(code)) => break Some(code),
         }
     };
     let (free, total) = driver.memory()?;
@@ -111,7 +111,7 @@ fn pair(mib: usize) -> Result<(), String> {
 
 fn work(nanos: u64) -> Result<(), String> {
     static OVER: AtomicBool = AtomicBool::new(false);
-    let driver = Driver::open()?;
+    let driver = CudaDriver::open()?;
     driver.begin()?;
     let kernel = driver.kernel(nanos)?;
     std::thread::spawn(|| {
@@ -126,9 +126,9 @@ fn work(nanos: u64) -> Result<(), String> {
     Ok(())
 }
 
-// === impl Driver ===
+// === impl CudaDriver ===
 
-impl Driver {
+impl CudaDriver {
     fn open() -> Result<Self, String> {
         // SAFETY: a constant name; the library's constructors are its own.
         let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
@@ -158,15 +158,15 @@ impl Driver {
         self.ok("cuCtxSetCurrent", current(context))
     }
 
-    fn allocate(&self, bytes: usize) -> Result<(), Refused> {
+    fn allocate(&self, bytes: usize) -> Result<(), DriverError> {
         type Allocate = extern "C" fn(*mut u64, usize) -> c_int;
-        let Ok(function) = self.function(c"cuMemAlloc_v2") else { return Err(Refused(-1)) };
+        let Ok(function) = self.function(c"cuMemAlloc_v2") else { return Err(DriverError(-1)) };
         // SAFETY: the driver's own declaration of this name.
         let allocate: Allocate = unsafe { std::mem::transmute(function) };
         let mut address = 0;
         match allocate(&raw mut address, bytes) {
             0 => Ok(()),
-            code => Err(Refused(code)),
+            code => Err(DriverError(code)),
         }
     }
 

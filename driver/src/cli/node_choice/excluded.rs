@@ -7,7 +7,7 @@ use aliquot_core::dra::{AllocationResult, Node, NodeSelector};
 use crate::manifest::Pod;
 
 /// A node that was not tried.
-pub(in crate::cli) struct Excluded {
+pub(in crate::cli) struct ExcludedNode {
     pub(in crate::cli) node: String,
     /// Found and wanted.
     pub(in crate::cli) why: String,
@@ -18,12 +18,12 @@ pub(in crate::cli) fn excluded(
     pod: Option<&Pod>,
     fixed: &[&AllocationResult],
     world: &World,
-) -> Vec<Excluded> {
+) -> Vec<ExcludedNode> {
     let reason = |node: &Node| {
         let of_pod = pod.and_then(|pod| of_pod(pod, node));
         of_pod.or_else(|| fixed.iter().find_map(|allocation| of_allocation(allocation, node)))
     };
-    let excluded = |node: &Node| Some(Excluded { node: node.name.clone(), why: reason(node)? });
+    let excluded = |node: &Node| Some(ExcludedNode { node: node.name.clone(), why: reason(node)? });
     world.nodes().iter().filter_map(excluded).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use aliquot_core::catalogue::CardModel;
-use aliquot_core::fraction::{Answer, Choice, parse_ask, resolve};
+use aliquot_core::fraction::{FractionChoice, FractionMatch, parse_ask, resolve};
 use aliquot_core::id::{TemplateName, Vendor};
 
 use crate::run::ask::Alternative;
@@ -30,8 +30,8 @@ pub(super) fn template(
     }
     let answers = answers("--template", text, vendor, fleet)?;
     let mut named = answers.into_iter().filter_map(|answer| match answer.choice {
-        Choice::Templates(names) => names.into_iter().next(),
-        Choice::Whole | Choice::Share { .. } => None,
+        FractionChoice::Templates(names) => names.into_iter().next(),
+        FractionChoice::Whole | FractionChoice::Share { .. } => None,
     });
     named
         .next()
@@ -39,7 +39,7 @@ pub(super) fn template(
 }
 
 /// What of the node's cards answers an option, of those that runs can be on.
-fn answers(option: &str, text: &str, vendor: &Vendor, fleet: &Fleet) -> Result<Vec<Answer>, Failure> {
+fn answers(option: &str, text: &str, vendor: &Vendor, fleet: &Fleet) -> Result<Vec<FractionMatch>, Failure> {
     let asked = format_args!("{option} {text}").to_string();
     let wrong = |why: &dyn fmt::Display| Failure::Usage(format!("{asked}: {why}"));
     let ask = parse_ask(text).map_err(|error| wrong(&error))?;
@@ -58,13 +58,15 @@ fn answers(option: &str, text: &str, vendor: &Vendor, fleet: &Fleet) -> Result<V
 /// What of the node's cards answers a fraction.
 pub(super) fn fraction(text: &str, vendor: &Vendor, fleet: &Fleet) -> Result<Vec<Alternative>, Failure> {
     let answers = answers("--fraction", text, vendor, fleet)?;
-    let of = |answer: Answer| {
+    let of = |answer: FractionMatch| {
         let model = Some(answer.model);
         let one = |template, memory, cores| Alternative { model: model.clone(), template, memory, cores };
         match answer.choice {
-            Choice::Whole => vec![one(None, None, None)],
-            Choice::Templates(names) => names.into_iter().map(|name| one(Some(name), None, None)).collect(),
-            Choice::Share { memory, cores } => vec![one(None, Some(memory), Some(cores))],
+            FractionChoice::Whole => vec![one(None, None, None)],
+            FractionChoice::Templates(names) => {
+                names.into_iter().map(|name| one(Some(name), None, None)).collect()
+            }
+            FractionChoice::Share { memory, cores } => vec![one(None, Some(memory), Some(cores))],
         }
     };
     Ok(answers.into_iter().flat_map(of).collect())

@@ -1,16 +1,16 @@
 //! Follows the events of a run's card while the command runs.
 
 use aliquot_core::grant::Grant;
-use aliquot_core::health::{Cause, Noted, Subject};
+use aliquot_core::health::{Cause, NoteOutcome, Subject};
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
 
-use crate::checkpoint::Making;
+use crate::checkpoint::PartitionProgress;
 use crate::clock;
 use crate::hardware::vendors::without_signals;
 use crate::health::HealthBook;
 use crate::node::Node;
-use crate::run::watch::Followed;
+use crate::run::watch::EventSource;
 
 use super::super::failure::Failure;
 use super::super::output::Terminal;
@@ -24,7 +24,7 @@ pub(super) fn followed(
     grant: &Grant,
     visible: &CardUuid,
     terminal: &mut Terminal<'_>,
-) -> Result<Option<Followed>, Failure> {
+) -> Result<Option<EventSource>, Failure> {
     let (card, book, era) = (grant.card.clone(), HealthBook::of(&home.state), node.era());
     match without_signals(|| home.cards.follow(grant, visible)) {
         Ok(events) => {
@@ -36,12 +36,12 @@ pub(super) fn followed(
                     chain(&error)
                 ))?;
             }
-            Ok(Some(Followed { card, events, book, era }))
+            Ok(Some(EventSource { card, events, book, era }))
         }
         Err(why) => {
             let of = Subject { card: card.clone(), part: Part::Card };
             // If the note cannot be recorded, it is repeated each time.
-            if !matches!(book.note(&era, of, Cause::Silent, clock::unix()), Ok(Noted::Known)) {
+            if !matches!(book.note(&era, of, Cause::Silent, clock::unix()), Ok(NoteOutcome::Known)) {
                 terminal.note(format_args!(
                     "note: card {card} does not report its errors ({why}): no Xid of it is recorded until it is lost"
                 ))?;
@@ -55,8 +55,8 @@ pub(super) fn followed(
 pub(super) fn visible_of(node: &Node, grant: &Grant) -> CardUuid {
     let at = grant.partition();
     let made = node.partitions().find_map(|(place, making)| match making {
-        Making::Made(handle) if Some(place) == at.as_ref() => Some(handle.uuid.clone()),
-        Making::Made(_) | Making::Planned => None,
+        PartitionProgress::Made(handle) if Some(place) == at.as_ref() => Some(handle.uuid.clone()),
+        PartitionProgress::Made(_) | PartitionProgress::Planned => None,
     });
     made.unwrap_or_else(|| grant.card.clone())
 }

@@ -10,8 +10,8 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use crate::config::state_home;
 use crate::node::{Access, Node};
 use crate::run::cards::Cards;
-use crate::run::machine::Machine;
-use crate::run::simulated::Simulated;
+use crate::run::machine::LocalMachine;
+use crate::run::simulated::SimulatedCards;
 
 use super::super::failure::Failure;
 use super::super::leftovers;
@@ -63,7 +63,7 @@ impl Home {
             }
         };
         node.state = Some(state.clone());
-        let cards = Box::new(Simulated { state: state.clone(), libraries: libraries.clone() });
+        let cards = Box::new(SimulatedCards { state: state.clone(), libraries: libraries.clone() });
         Ok(Self { node, machine: None, state, libraries, cards })
     }
 
@@ -77,7 +77,7 @@ impl Home {
                 home
             }
         };
-        let cards = Box::new(Machine::of(&machine));
+        let cards = Box::new(LocalMachine::of(&machine));
         Ok(Self { node, machine: Some(machine), libraries: state.join("lib"), state, cards })
     }
 

@@ -7,11 +7,11 @@ use crate::manifest::Manifests;
 use crate::node::Node;
 use crate::run::ask;
 
-use super::super::cluster::{Cluster, Outcome};
-use super::super::explain::Explained;
+use super::super::cluster::{Cluster, UnitOutcome};
+use super::super::explain::UnitExplanation;
 use super::super::failure::Failure;
 use super::super::nodes::Fleet;
-use super::super::output::{Colour, Screen, Terminal};
+use super::super::output::{Colour, RedrawMode, Terminal};
 use super::home::Home;
 use super::sizing;
 use super::words::in_options;
@@ -57,9 +57,9 @@ fn place(
     let mut cluster = Cluster::new(manifests, fleet)?;
     for placement in cluster.place_all(|_, _| {}) {
         let unit = placement.unit;
-        if let Outcome::Refused(why) = placement.outcome {
+        if let UnitOutcome::Refused(why) = placement.outcome {
             let label = cluster.label(unit);
-            let explained = Explained::of(&mut cluster, unit, label, why).reworded(in_options);
+            let explained = UnitExplanation::of(&mut cluster, unit, label, why).reworded(in_options);
             let mut text = Vec::new();
             let mut unseen = Terminal {
                 out: &mut text,
@@ -68,7 +68,7 @@ fn place(
                 // Colour codes would become part of the text.
                 colour: Colour::Off,
                 progress: terminal.progress,
-                screen: Screen::None,
+                screen: RedrawMode::None,
             };
             explained.text(&mut unseen)?;
             return Ok(Err(String::from_utf8_lossy(&text).trim_end().to_owned()));

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use aliquot_core::id::{CardUuid, ClaimUid};
 
-use crate::contexts::Turn;
+use crate::contexts::MeasuringTurn;
 use crate::node::{Access, Node};
 
 use super::super::failure::Failure;
@@ -23,7 +23,7 @@ pub(super) fn measure(
 ) -> Result<(Node, Result<(), String>), Failure> {
     let reopened = |terminal: &mut Terminal<'_>| home.open_as_it_is(Access::Change, terminal);
     let mut looked_at = BTreeSet::new();
-    let mut had: Option<(CardUuid, Turn)> = None;
+    let mut had: Option<(CardUuid, MeasuringTurn)> = None;
     loop {
         let next = node.to_measure(claim, &mut looked_at);
         say(&mut node, terminal);
@@ -33,9 +33,9 @@ pub(super) fn measure(
             // Never two of them.
             drop(had.take());
             let failed = |error| home.failed("lock", error);
-            let Some(turn) = Turn::now(&home.state, &ground.card).map_err(failed)? else {
+            let Some(turn) = MeasuringTurn::now(&home.state, &ground.card).map_err(failed)? else {
                 drop(node);
-                let turn = Turn::wait(&home.state, &ground.card, |holder| {
+                let turn = MeasuringTurn::wait(&home.state, &ground.card, |holder| {
                     measuring.tell();
                     // A closed standard error is no reason to stop waiting.
                     drop(writeln!(

@@ -1,14 +1,14 @@
 //! The picture for programs. Keys and units are a promise: `docs/user/top.md`.
 
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, MemoryLimit};
-use aliquot_core::grant::Spelled;
+use aliquot_core::grant::SettingWord;
 use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use serde_json::{Value, json};
 
 use crate::region::UsageCopy;
 use crate::view::model::{
-    CardHealth, CardPart, CardRow, Enforcement, PartitionRow, Picture, ProcessRow, ShareRow, TimeRate,
+    CardHealthView, CardPart, CardRow, Enforcement, PartitionRow, Picture, ProcessRow, ShareRow, TimeRate,
     phase_word,
 };
 
@@ -47,11 +47,11 @@ fn card(card: &CardRow) -> Value {
     value
 }
 
-fn health(health: &CardHealth) -> Value {
+fn health(health: &CardHealthView) -> Value {
     let (health, why) = match health {
-        CardHealth::Unknown => ("unknown", None),
-        CardHealth::Well => ("healthy", None),
-        CardHealth::Unwell(why) => ("unhealthy", Some(why)),
+        CardHealthView::Unknown => ("unknown", None),
+        CardHealthView::Well => ("healthy", None),
+        CardHealthView::Unwell(why) => ("unhealthy", Some(why)),
     };
     json!({ "state": health, "why": why })
 }

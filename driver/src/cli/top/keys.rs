@@ -2,7 +2,7 @@
 
 /// A request of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum KeyCommand {
     /// To end.
     End,
     /// To look now.
@@ -18,18 +18,18 @@ pub(super) enum Wish {
 }
 
 /// The wishes of some bytes from a terminal.
-pub(super) fn wishes(mut bytes: &[u8]) -> Vec<Wish> {
-    const SEQUENCES: [(&[u8], Wish); 10] = [
-        (b"\x1b[A", Wish::Lines(-1)),
-        (b"\x1bOA", Wish::Lines(-1)),
-        (b"\x1b[B", Wish::Lines(1)),
-        (b"\x1bOB", Wish::Lines(1)),
-        (b"\x1b[5~", Wish::Screens(-1)),
-        (b"\x1b[6~", Wish::Screens(1)),
-        (b"\x1b[H", Wish::Top),
-        (b"\x1b[1~", Wish::Top),
-        (b"\x1b[F", Wish::Bottom),
-        (b"\x1b[4~", Wish::Bottom),
+pub(super) fn wishes(mut bytes: &[u8]) -> Vec<KeyCommand> {
+    const SEQUENCES: [(&[u8], KeyCommand); 10] = [
+        (b"\x1b[A", KeyCommand::Lines(-1)),
+        (b"\x1bOA", KeyCommand::Lines(-1)),
+        (b"\x1b[B", KeyCommand::Lines(1)),
+        (b"\x1bOB", KeyCommand::Lines(1)),
+        (b"\x1b[5~", KeyCommand::Screens(-1)),
+        (b"\x1b[6~", KeyCommand::Screens(1)),
+        (b"\x1b[H", KeyCommand::Top),
+        (b"\x1b[1~", KeyCommand::Top),
+        (b"\x1b[F", KeyCommand::Bottom),
+        (b"\x1b[4~", KeyCommand::Bottom),
     ];
     let mut wishes = Vec::new();
     while let Some((first, rest)) = bytes.split_first() {
@@ -39,12 +39,12 @@ pub(super) fn wishes(mut bytes: &[u8]) -> Vec<Wish> {
             continue;
         }
         match first {
-            b'q' | b'Q' | 0x03 | 0x04 => wishes.push(Wish::End),
-            b' ' | b'\r' | b'\n' => wishes.push(Wish::Look),
-            b'k' => wishes.push(Wish::Lines(-1)),
-            b'j' => wishes.push(Wish::Lines(1)),
-            b'g' => wishes.push(Wish::Top),
-            b'G' => wishes.push(Wish::Bottom),
+            b'q' | b'Q' | 0x03 | 0x04 => wishes.push(KeyCommand::End),
+            b' ' | b'\r' | b'\n' => wishes.push(KeyCommand::Look),
+            b'k' => wishes.push(KeyCommand::Lines(-1)),
+            b'j' => wishes.push(KeyCommand::Lines(1)),
+            b'g' => wishes.push(KeyCommand::Top),
+            b'G' => wishes.push(KeyCommand::Bottom),
             // An unknown sequence ends with its first letter or tilde.
             0x1b if rest.first().is_some_and(|next| matches!(next, b'[' | b'O')) => {
                 let last = rest.iter().skip(1).position(|byte| matches!(byte, b'@'..=b'~'));

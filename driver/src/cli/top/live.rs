@@ -20,9 +20,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use super::keys::{Wish, wishes};
+use super::keys::{KeyCommand, wishes};
 use super::screen::Screen;
-use super::table::{self, Line};
+use super::table::{self, TableLine};
 use crate::cli::failure::Failure;
 use crate::cli::output::{Colour, tone_code};
 use crate::clock::now;
@@ -54,13 +54,13 @@ enum End {
 
 /// Whether there are keys to read: a read without any blocks if another process has the terminal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Typed {
+enum KeyInput {
     Something,
     Nothing,
 }
 
 /// The looker thread, for the thread that draws.
-struct Looking {
+struct ViewThread {
     ask: Sender<()>,
     pictures: Receiver<Picture>,
     ready: PipeReader,
@@ -100,7 +100,7 @@ pub(super) fn run(looker: Looker, every: Duration, colour: Colour) -> Result<Opt
 }
 
 fn watch(looker: Looker, signals: &SignalFd, shown: &mut ScreenContent) -> io::Result<End> {
-    let mut looking = Looking::start(looker)?;
+    let mut looking = ViewThread::start(looker)?;
     let mut screen = Screen::open()?;
     let mut due = now();
     loop {
@@ -130,11 +130,11 @@ fn watch(looker: Looker, signals: &SignalFd, shown: &mut ScreenContent) -> io::R
             shown.picture = Some(picture);
         }
         let (width, height) = screen.size();
-        let keys = if typed == Typed::Something { screen.typed()? } else { Vec::new() };
+        let keys = if typed == KeyInput::Something { screen.typed()? } else { Vec::new() };
         for wish in wishes(&keys) {
             match wish {
-                Wish::End => return Ok(End::Wished),
-                Wish::Look => due = now(),
+                KeyCommand::End => return Ok(End::Wished),
+                KeyCommand::Look => due = now(),
                 other => shown.scroll(other, width, height),
             }
         }
@@ -144,7 +144,7 @@ fn watch(looker: Looker, signals: &SignalFd, shown: &mut ScreenContent) -> io::R
 }
 
 /// Waits until something is ready, or the next look is due.
-fn wait(signals: &SignalFd, screen: &Screen, looking: &Looking, rest: Duration) -> io::Result<Typed> {
+fn wait(signals: &SignalFd, screen: &Screen, looking: &ViewThread, rest: Duration) -> io::Result<KeyInput> {
     let fds = [Some(signals.as_fd()), Some(looking.ready.as_fd()), screen.keys()];
     let mut ready: Vec<PollFd<'_>> =
         fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -158,12 +158,12 @@ fn wait(signals: &SignalFd, screen: &Screen, looking: &Looking, rest: Duration) 
     if keys.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
         return Err(io::Error::other("the terminal is gone"));
     }
-    Ok(if keys.contains(PollFlags::POLLIN) { Typed::Something } else { Typed::Nothing })
+    Ok(if keys.contains(PollFlags::POLLIN) { KeyInput::Something } else { KeyInput::Nothing })
 }
 
-// === impl Looking ===
+// === impl ViewThread ===
 
-impl Looking {
+impl ViewThread {
     fn start(mut looker: Looker) -> io::Result<Self> {
         let (ask, asked) = channel::<()>();
         let (tell, pictures) = channel();
@@ -212,19 +212,19 @@ fn gone() -> io::Error {
 // === impl ScreenContent ===
 
 impl ScreenContent {
-    fn lines(&self, width: usize) -> Vec<Line> {
+    fn lines(&self, width: usize) -> Vec<TableLine> {
         self.picture.as_ref().map(|picture| table::lines(picture, Some(width))).unwrap_or_default()
     }
 
-    fn scroll(&mut self, wish: Wish, width: usize, height: usize) {
+    fn scroll(&mut self, wish: KeyCommand, width: usize, height: usize) {
         let page = height.saturating_sub(1).max(1);
         let step = |by: i32| isize::try_from(by).unwrap_or(0);
         let by = match wish {
-            Wish::Lines(by) => step(by),
-            Wish::Screens(by) => step(by).saturating_mul(isize::try_from(page).unwrap_or(1)),
-            Wish::Top => isize::MIN,
-            Wish::Bottom => isize::MAX,
-            Wish::End | Wish::Look => 0,
+            KeyCommand::Lines(by) => step(by),
+            KeyCommand::Screens(by) => step(by).saturating_mul(isize::try_from(page).unwrap_or(1)),
+            KeyCommand::Top => isize::MIN,
+            KeyCommand::Bottom => isize::MAX,
+            KeyCommand::End | KeyCommand::Look => 0,
         };
         let last = self.lines(width).len().saturating_sub(page);
         self.from = self.from.saturating_add_signed(by).min(last);
@@ -247,7 +247,7 @@ impl ScreenContent {
         head.truncate(width);
         let mut frame = String::from("\x1b[?2026h");
         let visible = lines.into_iter().skip(self.from).take(page);
-        let head = Line { text: head, tone: None };
+        let head = TableLine { text: head, tone: None };
         let mut rows = 0;
         for line in std::iter::once(head).chain(visible) {
             rows += 1;

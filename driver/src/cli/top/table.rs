@@ -12,7 +12,7 @@ use super::json::{limit, policy};
 use crate::checkpoint::Phase;
 use crate::cli::output::{Side, Tone};
 use crate::view::model::{
-    CardHealth, CardPart, CardRow, Enforcement, Picture, ProcessRow, ShareRow, Shim, TimeRate, phase_word,
+    CardHealthView, CardPart, CardRow, Enforcement, Picture, ProcessRow, ShareRow, Shim, TimeRate, phase_word,
 };
 
 /// Most processes shown of one share or card.
@@ -42,14 +42,14 @@ const TITLES: [(&str, Side, u8); COLUMNS] = [
 
 /// A line to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct TableLine {
     pub(super) text: String,
     pub(super) tone: Option<Tone>,
 }
 
 /// A line before it is laid out.
 #[derive(Clone, Debug, Default)]
-struct Row {
+struct TableRow {
     name: String,
     cells: Cells,
     tone: Option<Tone>,
@@ -73,27 +73,27 @@ struct Cells {
 }
 
 /// The lines of a picture, at most so wide; `None`: as wide as they are.
-pub(super) fn lines(picture: &Picture, width: Option<usize>) -> Vec<Line> {
-    let mut lines = vec![Line { text: summary(picture), tone: None }];
-    let rows: Vec<Row> = picture.cards.iter().flat_map(|card| card_rows(card, picture, width)).collect();
+pub(super) fn lines(picture: &Picture, width: Option<usize>) -> Vec<TableLine> {
+    let mut lines = vec![TableLine { text: summary(picture), tone: None }];
+    let rows: Vec<TableRow> = picture.cards.iter().flat_map(|card| card_rows(card, picture, width)).collect();
     if !rows.is_empty() {
-        lines.push(Line { text: String::new(), tone: None });
+        lines.push(TableLine { text: String::new(), tone: None });
         lines.extend(laid_out(&rows, width));
     }
     if !picture.problems.is_empty() || !picture.closed.is_empty() {
-        lines.push(Line { text: String::new(), tone: None });
+        lines.push(TableLine { text: String::new(), tone: None });
     }
     for home in &picture.closed {
         let text = plain(&format!("note: what another user keeps below {} is not shown", home.display()));
-        lines.extend(wrapped(&text, width).into_iter().map(|text| Line { text, tone: None }));
+        lines.extend(wrapped(&text, width).into_iter().map(|text| TableLine { text, tone: None }));
     }
     for problem in picture.problems.iter().take(PROBLEMS_MAX) {
         let text = plain(&format!("warning: {}: {}", problem.subject, problem.text));
-        lines.extend(wrapped(&text, width).into_iter().map(|text| Line { text, tone: Some(Tone::Bad) }));
+        lines.extend(wrapped(&text, width).into_iter().map(|text| TableLine { text, tone: Some(Tone::Bad) }));
     }
     let more = picture.problems.len().saturating_sub(PROBLEMS_MAX);
     if more > 0 {
-        lines.push(Line { text: format!("and {more} more warnings"), tone: Some(Tone::Bad) });
+        lines.push(TableLine { text: format!("and {more} more warnings"), tone: Some(Tone::Bad) });
     }
     for line in &mut lines {
         cut(&mut line.text, width);
@@ -125,11 +125,11 @@ fn places(card: &CardRow) -> impl Iterator<Item = &CardPart> {
     std::iter::once(&card.place).chain(card.partitions.iter().map(|partition| &partition.place))
 }
 
-fn card_rows(card: &CardRow, picture: &Picture, width: Option<usize>) -> Vec<Row> {
+fn card_rows(card: &CardRow, picture: &Picture, width: Option<usize>) -> Vec<TableRow> {
     let (state, tone) = match &card.health {
-        CardHealth::Unknown => (String::new(), Tone::Strong),
-        CardHealth::Well => ("healthy".to_owned(), Tone::Strong),
-        CardHealth::Unwell(why) => (plain(briefly(why)), Tone::Bad),
+        CardHealthView::Unknown => (String::new(), Tone::Strong),
+        CardHealthView::Well => ("healthy".to_owned(), Tone::Strong),
+        CardHealthView::Unwell(why) => (plain(briefly(why)), Tone::Bad),
     };
     let name = card.name.as_deref().unwrap_or_default();
     let id = match (card.index, width) {
@@ -148,7 +148,9 @@ fn card_rows(card: &CardRow, picture: &Picture, width: Option<usize>) -> Vec<Row
         let name = plain(&format!("  {}@{}", partition.template, partition.placement));
         let (state, tone) = match &partition.health {
             // Problems of the whole card are shown at the card.
-            CardHealth::Unwell(why) if partition.health != card.health => (plain(briefly(why)), Tone::Bad),
+            CardHealthView::Unwell(why) if partition.health != card.health => {
+                (plain(briefly(why)), Tone::Bad)
+            }
             _ if partition.uuid.is_some() => ("made".to_owned(), Tone::Strong),
             _ => ("not made".to_owned(), Tone::Strong),
         };
@@ -163,7 +165,7 @@ fn briefly(why: &str) -> &str {
     why.split(", seen on").next().unwrap_or_default()
 }
 
-fn place_row(name: String, place: &CardPart, state: String, tone: Tone) -> Row {
+fn place_row(name: String, place: &CardPart, state: String, tone: Tone) -> TableRow {
     let driver = place.driver.as_ref();
     let cells = Cells {
         used: human(place.books),
@@ -174,11 +176,11 @@ fn place_row(name: String, place: &CardPart, state: String, tone: Tone) -> Row {
         state,
         ..Cells::default()
     };
-    Row { name, cells, tone: Some(tone) }
+    TableRow { name, cells, tone: Some(tone) }
 }
 
 /// Shares, their processes, and processes without a grant.
-fn inside(place: &CardPart, indent: &str) -> Vec<Row> {
+fn inside(place: &CardPart, indent: &str) -> Vec<TableRow> {
     let mut rows = Vec::new();
     for share in &place.shares {
         let twins = place.shares.iter().filter(|other| other.claim == share.claim).count();
@@ -194,12 +196,12 @@ fn inside(place: &CardPart, indent: &str) -> Vec<Row> {
     let unattributed = place.driver.map_or(Bytes(0), |driver| driver.unattributed);
     if unattributed.0 > 0 {
         let cells = Cells { driver: human(unattributed), ..Cells::default() };
-        rows.push(Row { name: format!("{indent}in no books"), cells, tone: None });
+        rows.push(TableRow { name: format!("{indent}in no books"), cells, tone: None });
     }
     rows
 }
 
-fn share_row(share: &ShareRow, indent: &str, twins: usize) -> Row {
+fn share_row(share: &ShareRow, indent: &str, twins: usize) -> TableRow {
     let mut name = format!("{indent}{}", share.claim);
     if twins > 1 {
         name = format!("{name}:{}", share.grant.request);
@@ -232,20 +234,21 @@ fn share_row(share: &ShareRow, indent: &str, twins: usize) -> Row {
         policy: limits.map(|limits| policy(limits.policy).to_owned()).unwrap_or_default(),
         state: share.enforcement.word().to_owned(),
     };
-    Row { name: plain(&name), cells, tone }
+    TableRow { name: plain(&name), cells, tone }
 }
 
-fn process_rows(processes: &[ProcessRow], indent: usize) -> Vec<Row> {
+fn process_rows(processes: &[ProcessRow], indent: usize) -> Vec<TableRow> {
     let indent = " ".repeat(indent);
-    let mut rows: Vec<Row> = processes.iter().take(PROCESSES_MAX).map(|p| process_row(p, &indent)).collect();
+    let mut rows: Vec<TableRow> =
+        processes.iter().take(PROCESSES_MAX).map(|p| process_row(p, &indent)).collect();
     let more = processes.len().saturating_sub(PROCESSES_MAX);
     if more > 0 {
-        rows.push(Row { name: format!("{indent}and {more} more"), ..Row::default() });
+        rows.push(TableRow { name: format!("{indent}and {more} more"), ..TableRow::default() });
     }
     rows
 }
 
-fn process_row(process: &ProcessRow, indent: &str) -> Row {
+fn process_row(process: &ProcessRow, indent: &str) -> TableRow {
     let number = match (process.pid, process.inner_pid) {
         (Some(pid), _) => pid.to_string(),
         (None, Some(inner)) => format!("({inner})"),
@@ -266,13 +269,13 @@ fn process_row(process: &ProcessRow, indent: &str) -> Row {
         state: state.to_owned(),
         ..Cells::default()
     };
-    Row { name: plain(name.trim_end()), cells, tone }
+    TableRow { name: plain(name.trim_end()), cells, tone }
 }
 
 // === layout ===
 
 /// Titles and rows, without the columns that have to give way.
-fn laid_out(rows: &[Row], width: Option<usize>) -> Vec<Line> {
+fn laid_out(rows: &[TableRow], width: Option<usize>) -> Vec<TableLine> {
     let mut widths = TITLES.map(|(title, _, _)| title.len());
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row.cells.each()) {
@@ -289,7 +292,7 @@ fn laid_out(rows: &[Row], width: Option<usize>) -> Vec<Line> {
     let fits = |shown: &[bool; COLUMNS]| room(shown) >= longest;
     // Columns in which nothing stands go first: they take room from names.
     for column in (0..COLUMNS).filter(|column| TITLES[*column].2 > 0) {
-        let is_blank = |row: &Row| matches!(row.cells.each()[column], "" | "0");
+        let is_blank = |row: &TableRow| matches!(row.cells.each()[column], "" | "0");
         if !fits(&shown) && rows.iter().all(is_blank) {
             shown[column] = false;
         }
@@ -317,8 +320,8 @@ fn laid_out(rows: &[Row], width: Option<usize>) -> Vec<Line> {
         text.truncate(text.trim_end().len());
         text
     };
-    let titles = Line { text: line("", TITLES.map(|(title, _, _)| title)), tone: Some(Tone::Strong) };
-    let rows = rows.iter().map(|row| Line { text: line(&row.name, row.cells.each()), tone: row.tone });
+    let titles = TableLine { text: line("", TITLES.map(|(title, _, _)| title)), tone: Some(Tone::Strong) };
+    let rows = rows.iter().map(|row| TableLine { text: line(&row.name, row.cells.each()), tone: row.tone });
     std::iter::once(titles).chain(rows).collect()
 }
 

@@ -8,11 +8,12 @@ use nix::pty::openpty;
 use nix::sys::termios::tcgetattr;
 use proptest::prelude::*;
 
-use super::keys::{Wish, wishes};
+use super::keys::{KeyCommand, wishes};
 use super::screen::Screen;
 use super::table::{human, lines};
 use crate::view::model::{
-    CardHealth, CardPart, CardRow, DriverRow, PartitionRow, Picture, Problem, ProcessRow, Shim, TimeRate,
+    CardHealthView, CardPart, CardRow, DriverRow, PartitionRow, Picture, ProcessRow, Shim, TimeRate,
+    ViewProblem,
 };
 
 /// Says to a test that it is to panic.
@@ -52,17 +53,17 @@ fn drawn(cards: usize, processes: usize, text: &str) -> Picture {
         index: None,
         name: Some(text.to_owned()),
         state: Some(PathBuf::from(text)),
-        health: CardHealth::Unwell(text.to_owned()),
+        health: CardHealthView::Unwell(text.to_owned()),
         place: place(processes, text),
         partitions: vec![PartitionRow {
-            health: CardHealth::Well,
+            health: CardHealthView::Well,
             template: "1g.10gb".to_owned(),
             placement: text.to_owned(),
             uuid: None,
             place: place(0, text),
         }],
     };
-    let problem = || Problem { subject: text.to_owned(), text: format!("{text} {text} and so on") };
+    let problem = || ViewProblem { subject: text.to_owned(), text: format!("{text} {text} and so on") };
     Picture {
         closed: vec![text.into()],
         cards: (0..cards).map(card).collect(),
@@ -126,14 +127,14 @@ fn bytes_have_three_digits_and_a_unit() {
 
 #[test]
 fn keys_are_wishes() {
-    assert_eq!(wishes(b"q"), [Wish::End]);
+    assert_eq!(wishes(b"q"), [KeyCommand::End]);
     assert_eq!(
         wishes(b"\x1b[A\x1b[Bj\x1b[5~"),
-        [Wish::Lines(-1), Wish::Lines(1), Wish::Lines(1), Wish::Screens(-1)]
+        [KeyCommand::Lines(-1), KeyCommand::Lines(1), KeyCommand::Lines(1), KeyCommand::Screens(-1)]
     );
-    assert_eq!(wishes(b"\x1b[1;5Dq"), [Wish::End], "an unknown sequence is ignored");
+    assert_eq!(wishes(b"\x1b[1;5Dq"), [KeyCommand::End], "an unknown sequence is ignored");
     assert_eq!(wishes(b"\x1b"), []);
-    assert_eq!(wishes(b"x\x1bq"), [Wish::End]);
+    assert_eq!(wishes(b"x\x1bq"), [KeyCommand::End]);
 }
 
 /// Panics with a borrowed terminal; nothing where no test asked for it.

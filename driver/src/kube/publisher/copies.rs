@@ -20,7 +20,7 @@ pub(super) struct ServerSlice {
 
 /// All of them, by name.
 #[derive(Clone, Debug)]
-pub(super) struct Copies {
+pub(super) struct ServerCopies {
     driver: String,
     node: String,
     known: BTreeMap<String, ServerSlice>,
@@ -101,9 +101,9 @@ impl ServerSlice {
     }
 }
 
-// === impl Copies ===
+// === impl ServerCopies ===
 
-impl Copies {
+impl ServerCopies {
     pub(super) fn new(driver: &str, node: &str) -> Self {
         Self {
             driver: driver.to_owned(),

@@ -10,19 +10,19 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::Task;
+use super::PublisherTask;
 use super::copies::ServerSlice;
-use super::plan::{Accepted, Write};
+use super::plan::{AcceptedWrite, Write};
 use super::readback::Losses;
 use crate::agent::ports::AgentError;
 use crate::kube::convert;
-use crate::kube::failure::{Call, code, printable};
+use crate::kube::failure::{ApiCall, code, printable};
 
 const RESOURCE: &str = "resourceslices.resource.k8s.io";
 
 /// The Node that owns the slices, so that they vanish with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum SliceOwner {
     /// Not asked for yet.
     Unknown,
     /// The server has no such Node, or does not show it: slices have no owner.
@@ -33,16 +33,16 @@ pub(super) enum Owner {
 
 /// Whether a write is done or must be planned again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Done {
+enum SliceWriteOutcome {
     /// Done as planned.
     Written,
     /// The server's copy was another one, or lost fields: the rest of the plan no longer holds.
     PlanAgain,
 }
 
-// === impl Owner ===
+// === impl SliceOwner ===
 
-impl Owner {
+impl SliceOwner {
     pub(super) fn uid(&self) -> Option<&str> {
         match self {
             Self::Node(uid) => Some(uid),
@@ -51,14 +51,14 @@ impl Owner {
     }
 }
 
-// === impl Task ===
+// === impl PublisherTask ===
 
-impl Task {
+impl PublisherTask {
     /// Executes a plan up to its end, or to the first write after which it no longer holds.
     pub(super) async fn execute(&mut self, writes: Vec<Write>) -> Result<(), AgentError> {
         // A Node that was deleted and created again has another UID; slices of the old one are collected as garbage.
         let creates = writes.iter().any(|write| matches!(write, Write::Create(_)));
-        if (creates || self.owner == Owner::Unknown) && self.find_owner().await? {
+        if (creates || self.owner == SliceOwner::Unknown) && self.find_owner().await? {
             return Ok(());
         }
         for write in writes {
@@ -67,7 +67,7 @@ impl Task {
                 Write::Update(slice) => self.update(slice).await?,
                 Write::Create(slice) => self.create(slice).await?,
             };
-            if done == Done::PlanAgain {
+            if done == SliceWriteOutcome::PlanAgain {
                 break;
             }
         }
@@ -77,15 +77,15 @@ impl Task {
     /// Looks the Node up; whether the owner is another one than before.
     async fn find_owner(&mut self) -> Result<bool, AgentError> {
         let name = self.node.as_str().to_owned();
-        let call = Call { verb: "get", resource: "nodes", object: &name };
+        let call = ApiCall { verb: "get", resource: "nodes", object: &name };
         let nodes: Api<Node> = Api::all(self.client.clone());
         let found = match self.bounded(call, nodes.get_metadata(&name)).await? {
-            Ok(node) => node.metadata.uid.map_or(Owner::Absent, Owner::Node),
+            Ok(node) => node.metadata.uid.map_or(SliceOwner::Absent, SliceOwner::Node),
             Err(error) if matches!(code(&error), Some(403 | 404)) => {
-                if self.owner != Owner::Absent {
+                if self.owner != SliceOwner::Absent {
                     tracing::warn!(error = %call.failed(&error), "slices have no owner and outlive the node");
                 }
-                Owner::Absent
+                SliceOwner::Absent
             }
             Err(error) => return Err(call.failed(&error)),
         };
@@ -94,9 +94,9 @@ impl Task {
         Ok(differs)
     }
 
-    async fn delete(&mut self, name: &str) -> Result<Done, AgentError> {
-        let Some(copy) = self.copies.get(name) else { return Ok(Done::Written) };
-        let call = Call { verb: "delete", resource: RESOURCE, object: name };
+    async fn delete(&mut self, name: &str) -> Result<SliceWriteOutcome, AgentError> {
+        let Some(copy) = self.copies.get(name) else { return Ok(SliceWriteOutcome::Written) };
+        let call = ApiCall { verb: "delete", resource: RESOURCE, object: name };
         let preconditions = Preconditions {
             uid: Some(copy.uid().to_owned()),
             resource_version: Some(copy.resource_version().to_owned()),
@@ -107,19 +107,19 @@ impl Task {
                 tracing::info!(slice = name, "deleted");
                 self.writes += 1;
                 self.copies.remove(name);
-                Ok(Done::Written)
+                Ok(SliceWriteOutcome::Written)
             }
             Err(error) if code(&error) == Some(404) => {
                 self.copies.remove(name);
-                Ok(Done::Written)
+                Ok(SliceWriteOutcome::Written)
             }
             Err(error) if code(&error) == Some(409) => self.read_again(name).await,
             Err(error) => Err(call.failed(&error)),
         }
     }
 
-    async fn update(&mut self, slice: ResourceSlice) -> Result<Done, AgentError> {
-        let call = Call { verb: "update", resource: RESOURCE, object: &slice.name };
+    async fn update(&mut self, slice: ResourceSlice) -> Result<SliceWriteOutcome, AgentError> {
+        let call = ApiCall { verb: "update", resource: RESOURCE, object: &slice.name };
         let copy = self.copies.get(&slice.name);
         let object = self.object(&slice, copy)?;
         let answer =
@@ -128,15 +128,15 @@ impl Task {
             Ok(kept) => Ok(self.written("updated", slice, kept)),
             Err(error) if code(&error) == Some(404) => {
                 self.copies.remove(&slice.name);
-                Ok(Done::PlanAgain)
+                Ok(SliceWriteOutcome::PlanAgain)
             }
             Err(error) if code(&error) == Some(409) => self.read_again(&slice.name).await,
             Err(error) => Err(call.failed(&error)),
         }
     }
 
-    async fn create(&mut self, slice: ResourceSlice) -> Result<Done, AgentError> {
-        let call = Call { verb: "create", resource: RESOURCE, object: &slice.name };
+    async fn create(&mut self, slice: ResourceSlice) -> Result<SliceWriteOutcome, AgentError> {
+        let call = ApiCall { verb: "create", resource: RESOURCE, object: &slice.name };
         let object = self.object(&slice, None)?;
         match self.bounded(call, self.slices.create(&PostParams::default(), &object)).await? {
             Ok(kept) => Ok(self.written("created", slice, kept)),
@@ -146,8 +146,8 @@ impl Task {
     }
 
     /// Reads one slice after a conflict.
-    async fn read_again(&mut self, name: &str) -> Result<Done, AgentError> {
-        let call = Call { verb: "get", resource: RESOURCE, object: name };
+    async fn read_again(&mut self, name: &str) -> Result<SliceWriteOutcome, AgentError> {
+        let call = ApiCall { verb: "get", resource: RESOURCE, object: name };
         match self.bounded(call, self.slices.get_opt(name)).await? {
             Ok(None) => self.copies.remove(name),
             Ok(Some(object)) if self.copies.is_ours(&object) => {
@@ -166,10 +166,15 @@ impl Task {
             }
             Err(error) => return Err(call.failed(&error)),
         }
-        Ok(Done::PlanAgain)
+        Ok(SliceWriteOutcome::PlanAgain)
     }
 
-    fn written(&mut self, verb: &'static str, sent: ResourceSlice, kept: api::ResourceSlice) -> Done {
+    fn written(
+        &mut self,
+        verb: &'static str,
+        sent: ResourceSlice,
+        kept: api::ResourceSlice,
+    ) -> SliceWriteOutcome {
         self.writes += 1;
         let kept = ServerSlice::new(kept);
         let losses = Losses::between(&sent, kept.content());
@@ -185,15 +190,15 @@ impl Task {
         if losses.is_empty() {
             self.accepted.remove(&name);
             self.losses.remove(&name);
-            return Done::Written;
+            return SliceWriteOutcome::Written;
         }
         tracing::warn!(slice = name, "the server dropped {losses}");
         if let Some(server) = &mut self.server {
             losses.lower(server);
         }
         self.losses.insert(name.clone(), losses);
-        self.accepted.insert(name, Accepted { sent, resource_version });
-        Done::PlanAgain
+        self.accepted.insert(name, AcceptedWrite { sent, resource_version });
+        SliceWriteOutcome::PlanAgain
     }
 
     /// The object to send: desired spec, the rest as the server has it. Times of taints that stay are kept.
@@ -211,7 +216,7 @@ impl Task {
             object.metadata.managed_fields = None;
             keep_taint_times(&mut object, copy.object());
         }
-        if let Owner::Node(uid) = &self.owner {
+        if let SliceOwner::Node(uid) = &self.owner {
             let owners = object.metadata.owner_references.get_or_insert_default();
             owners.retain(|owner| owner.kind != "Node");
             owners.push(OwnerReference {
@@ -227,7 +232,7 @@ impl Task {
     }
 
     /// The answer of a call, within the time that one may take.
-    async fn bounded<T>(&self, call: Call<'_>, answer: impl Future<Output = T>) -> Result<T, AgentError> {
+    async fn bounded<T>(&self, call: ApiCall<'_>, answer: impl Future<Output = T>) -> Result<T, AgentError> {
         let limit = self.timing.request;
         tokio::time::timeout(limit, answer).await.map_err(|_elapsed| call.timed_out(limit))
     }

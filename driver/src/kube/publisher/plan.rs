@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::dra::ResourceSlice;
 use aliquot_core::offer::Offers;
 
-use super::copies::{Copies, ServerSlice};
+use super::copies::{ServerCopies, ServerSlice};
 
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +32,7 @@ pub(super) enum Write {
 
 /// What the server made of a write that it did not keep as sent: written again only for another content.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Accepted {
+pub(super) struct AcceptedWrite {
     /// The slice as sent.
     pub(super) sent: ResourceSlice,
     /// Version of the object that came of it.
@@ -44,9 +44,9 @@ pub(super) struct Situation<'a> {
     /// Slices as wanted; generation and slice count are set here.
     pub(super) desired: &'a [ResourceSlice],
     /// The server's copies.
-    pub(super) copies: &'a Copies,
+    pub(super) copies: &'a ServerCopies,
     /// Writes that the server changed, by slice name.
-    pub(super) accepted: &'a BTreeMap<String, Accepted>,
+    pub(super) accepted: &'a BTreeMap<String, AcceptedWrite>,
     /// UID of the Node that owns the slices; `None` if it is not known.
     pub(super) owner: Option<&'a str>,
     /// Pools that are left as they are.
@@ -55,7 +55,7 @@ pub(super) struct Situation<'a> {
 
 /// How a desired slice stands to the server's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum SliceDiff {
     /// Nothing to do.
     Same,
     /// Content is right; the owner reference is not.
@@ -111,16 +111,17 @@ fn pool(situation: &Situation<'_>, name: &str, slices: &[&ResourceSlice], writes
     let copies = situation.copies.iter().filter(|copy| copy.pool() == name);
     let highest = copies.map(ServerSlice::generation).max();
     let at = highest.unwrap_or(Offers::FIRST_GENERATION);
-    let standings: Vec<Standing> =
+    let standings: Vec<SliceDiff> =
         slices.iter().map(|slice| standing(situation, &numbered(slice, at, count), at)).collect();
-    let number = |wanted: Standing| standings.iter().filter(|standing| **standing == wanted).count();
-    let invisible = number(Standing::Missing) + number(Standing::Older);
-    let mixes = number(Standing::OtherContent) > 1 || (number(Standing::OtherContent) == 1 && invisible > 0);
-    if number(Standing::OtherCount) == 0 && !mixes {
+    let number = |wanted: SliceDiff| standings.iter().filter(|standing| **standing == wanted).count();
+    let invisible = number(SliceDiff::Missing) + number(SliceDiff::Older);
+    let mixes =
+        number(SliceDiff::OtherContent) > 1 || (number(SliceDiff::OtherContent) == 1 && invisible > 0);
+    if number(SliceDiff::OtherCount) == 0 && !mixes {
         for (slice, standing) in slices.iter().zip(standings) {
             match standing {
-                Standing::Same => {}
-                Standing::Missing => writes.creates.push(Write::Create(numbered(slice, at, count))),
+                SliceDiff::Same => {}
+                SliceDiff::Missing => writes.creates.push(Write::Create(numbered(slice, at, count))),
                 _ => writes.updates.push(Write::Update(numbered(slice, at, count))),
             }
         }
@@ -136,18 +137,18 @@ fn pool(situation: &Situation<'_>, name: &str, slices: &[&ResourceSlice], writes
     };
     for (slice, standing) in slices.iter().zip(standings) {
         match standing {
-            Standing::Missing => writes.creates.push(Write::Create(numbered(slice, next, count))),
+            SliceDiff::Missing => writes.creates.push(Write::Create(numbered(slice, next, count))),
             _ => writes.updates.push(Write::Update(numbered(slice, next, count))),
         }
     }
 }
 
-fn standing(situation: &Situation<'_>, slice: &ResourceSlice, highest: i64) -> Standing {
+fn standing(situation: &Situation<'_>, slice: &ResourceSlice, highest: i64) -> SliceDiff {
     let Some(copy) = situation.copies.get(&slice.name).filter(|copy| copy.pool() == slice.pool.name) else {
-        return Standing::Missing;
+        return SliceDiff::Missing;
     };
     if copy.generation() != highest {
-        return Standing::Older;
+        return SliceDiff::Older;
     }
     let accepted = situation.accepted.get(&slice.name);
     let as_accepted = accepted.is_some_and(|accepted| {
@@ -155,9 +156,9 @@ fn standing(situation: &Situation<'_>, slice: &ResourceSlice, highest: i64) -> S
     });
     if as_accepted || copy.content() == Some(slice) {
         let owned = situation.owner.is_none_or(|owner| copy.owner() == Some(owner));
-        return if owned { Standing::Same } else { Standing::OtherOwner };
+        return if owned { SliceDiff::Same } else { SliceDiff::OtherOwner };
     }
-    if copy.slice_count() == slice.pool.slice_count { Standing::OtherContent } else { Standing::OtherCount }
+    if copy.slice_count() == slice.pool.slice_count { SliceDiff::OtherContent } else { SliceDiff::OtherCount }
 }
 
 fn numbered(slice: &ResourceSlice, generation: i64, slice_count: i64) -> ResourceSlice {

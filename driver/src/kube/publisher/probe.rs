@@ -18,7 +18,7 @@ use aliquot_core::quantity::{Format, Quantity};
 use k8s_openapi::api::resource::v1 as api;
 
 use crate::agent::ports::AgentError;
-use crate::kube::failure::{Call, code, printable};
+use crate::kube::failure::{ApiCall, code, printable};
 use crate::kube::{convert, version};
 
 /// First minor version that serves `resource.k8s.io/v1`.
@@ -42,7 +42,7 @@ pub(in crate::kube) async fn probe(
     driver: &str,
     node: &str,
 ) -> Result<ServerVersion, AgentError> {
-    let call = Call { verb: "get", resource: "/version", object: "" };
+    let call = ApiCall { verb: "get", resource: "/version", object: "" };
     let info = client.apiserver_version().await.map_err(|error| call.failed(&error))?;
     let mut server = version::server_version(&info.major, &info.minor, &info.git_version)
         .filter(|server| server.minor >= FIRST_MINOR)
@@ -66,7 +66,7 @@ pub(in crate::kube) async fn probe(
 
 /// Whether the feature is kept; `None`: the version's default is all that is known.
 async fn ask(slices: &Api<api::ResourceSlice>, question: &Question) -> Result<Option<Support>, AgentError> {
-    let call = Call { verb: "create", resource: RESOURCE, object: &question.slice.name };
+    let call = ApiCall { verb: "create", resource: RESOURCE, object: &question.slice.name };
     let object = convert::to_api(&question.slice).map_err(|error| AgentError {
         message: format!("slice {}: it cannot be written as an object: {error}", question.slice.name),
         disposition: Disposition::Broken,

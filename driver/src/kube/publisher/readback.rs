@@ -8,7 +8,7 @@ use aliquot_core::offer::{ServerVersion, Support};
 
 /// A group of fields that share a feature gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fields {
+enum FieldGroup {
     /// Counter sets, and what devices consume of them.
     Counters,
     /// `allowMultipleAllocations`, request policies.
@@ -21,7 +21,7 @@ enum Fields {
 
 /// Fields that differ between a slice as sent and as returned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Losses(BTreeSet<Fields>);
+pub(super) struct Losses(BTreeSet<FieldGroup>);
 
 // === impl Losses ===
 
@@ -30,26 +30,26 @@ impl Losses {
     pub(super) fn between(sent: &ResourceSlice, kept: Option<&ResourceSlice>) -> Self {
         let mut losses = Self::default();
         let Some(kept) = kept else {
-            losses.0.insert(Fields::Other);
+            losses.0.insert(FieldGroup::Other);
             return losses;
         };
-        losses.note(Fields::Counters, sent.shared_counters != kept.shared_counters);
-        losses.note(Fields::Other, sent.devices.len() != kept.devices.len());
+        losses.note(FieldGroup::Counters, sent.shared_counters != kept.shared_counters);
+        losses.note(FieldGroup::Other, sent.devices.len() != kept.devices.len());
         for (sent, kept) in sent.devices.iter().zip(&kept.devices) {
             losses.device(sent, kept);
         }
-        losses.note(Fields::Other, losses.0.is_empty() && sent != kept);
+        losses.note(FieldGroup::Other, losses.0.is_empty() && sent != kept);
         losses
     }
 
     fn device(&mut self, sent: &Device, kept: &Device) {
-        self.note(Fields::Counters, sent.consumes != kept.consumes);
-        self.note(Fields::Shares, sent.sharing != kept.sharing || sent.capacity != kept.capacity);
-        self.note(Fields::Taints, sent.taints != kept.taints);
-        self.note(Fields::Other, sent.name != kept.name || sent.attributes != kept.attributes);
+        self.note(FieldGroup::Counters, sent.consumes != kept.consumes);
+        self.note(FieldGroup::Shares, sent.sharing != kept.sharing || sent.capacity != kept.capacity);
+        self.note(FieldGroup::Taints, sent.taints != kept.taints);
+        self.note(FieldGroup::Other, sent.name != kept.name || sent.attributes != kept.attributes);
     }
 
-    fn note(&mut self, fields: Fields, differ: bool) {
+    fn note(&mut self, fields: FieldGroup, differ: bool) {
         if differ {
             self.0.insert(fields);
         }
@@ -63,10 +63,10 @@ impl Losses {
     pub(super) fn lower(&self, server: &mut ServerVersion) {
         for fields in &self.0 {
             match fields {
-                Fields::Counters => server.counters = Support::Lost,
-                Fields::Shares => server.shares = Support::Lost,
-                Fields::Taints => server.taints = Support::Lost,
-                Fields::Other => {}
+                FieldGroup::Counters => server.counters = Support::Lost,
+                FieldGroup::Shares => server.shares = Support::Lost,
+                FieldGroup::Taints => server.taints = Support::Lost,
+                FieldGroup::Other => {}
             }
         }
     }
@@ -74,11 +74,11 @@ impl Losses {
 
 impl fmt::Display for Losses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |fields: &Fields| match fields {
-            Fields::Counters => "counters (feature gate DRAPartitionableDevices)",
-            Fields::Shares => "shares (feature gate DRAConsumableCapacity)",
-            Fields::Taints => "taints (feature gate DRADeviceTaints)",
-            Fields::Other => "other fields (a mutating webhook?)",
+        let name = |fields: &FieldGroup| match fields {
+            FieldGroup::Counters => "counters (feature gate DRAPartitionableDevices)",
+            FieldGroup::Shares => "shares (feature gate DRAConsumableCapacity)",
+            FieldGroup::Taints => "taints (feature gate DRADeviceTaints)",
+            FieldGroup::Other => "other fields (a mutating webhook?)",
         };
         let names: Vec<&str> = self.0.iter().map(name).collect();
         f.write_str(&names.join(", "))
@@ -121,7 +121,7 @@ mod tests {
         Losses::between(&sent, Some(&slice(|d| d.taints.clear()))).lower(&mut server);
         assert_eq!((server.taints, server.counters), (Support::Lost, Support::Kept));
         let renamed = Losses::between(&sent, Some(&slice(|d| d.name = "x".to_owned())));
-        assert_eq!(renamed, Losses(BTreeSet::from([Fields::Other])));
+        assert_eq!(renamed, Losses(BTreeSet::from([FieldGroup::Other])));
         assert!(!Losses::between(&sent, None).is_empty());
     }
 }

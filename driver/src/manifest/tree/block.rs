@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use super::{DEPTH_MAX, Entry, Node, Style, Value, twice};
+use super::{DEPTH_MAX, MapEntry, Style, Value, YamlNode, twice};
 
 /// Longest key that is read here: YAML bounds those that stand before their colon on one line.
 const KEY_BYTES_MAX: usize = 512;
@@ -40,7 +40,7 @@ enum Current<'a> {
 /// What the text in block form has next.
 pub(super) enum Next<'a> {
     /// A document.
-    Document(Node<'a>),
+    Document(YamlNode<'a>),
     /// Nothing.
     End,
     /// Something that is not in block form.
@@ -112,7 +112,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// The list or map that begins here.
-    fn node(&mut self, depth: usize) -> Option<Node<'a>> {
+    fn node(&mut self, depth: usize) -> Option<YamlNode<'a>> {
         let Current::Text { column, text } = self.current else { return None };
         if depth >= DEPTH_MAX {
             return None;
@@ -123,11 +123,11 @@ impl<'a> Blocks<'a> {
         } else {
             Value::Map(self.map(column, depth)?)
         };
-        Some(Node { line, value })
+        Some(YamlNode { line, value })
     }
 
     /// Items while they begin in this column.
-    fn list(&mut self, column: usize, depth: usize) -> Option<Vec<Node<'a>>> {
+    fn list(&mut self, column: usize, depth: usize) -> Option<Vec<YamlNode<'a>>> {
         let mut items = Vec::new();
         while let Current::Text { column: found, text } = self.current {
             let item = match after_dash(text) {
@@ -140,7 +140,7 @@ impl<'a> Blocks<'a> {
                 self.current = Current::Text { column: inner, text: item };
                 items.push(self.node(depth + 1)?);
             } else {
-                items.push(Node { line: self.line, value: scalar(item)? });
+                items.push(YamlNode { line: self.line, value: scalar(item)? });
                 self.advance()?;
             }
         }
@@ -148,7 +148,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// Entries while they begin in this column.
-    fn map(&mut self, column: usize, depth: usize) -> Option<Vec<Entry<'a>>> {
+    fn map(&mut self, column: usize, depth: usize) -> Option<Vec<MapEntry<'a>>> {
         let mut entries = Vec::new();
         while let Current::Text { column: found, text } = self.current {
             if found < column {
@@ -162,15 +162,15 @@ impl<'a> Blocks<'a> {
             } else {
                 let value = scalar(value)?;
                 self.advance()?;
-                Node { line, value }
+                YamlNode { line, value }
             };
-            entries.push(Entry { key: Cow::Borrowed(key), line, value });
+            entries.push(MapEntry { key: Cow::Borrowed(key), line, value });
         }
         if twice(&entries).is_some() { None } else { Some(entries) }
     }
 
     /// The value of a key alone on its line: a deeper block, or a list in the same column.
-    fn under(&mut self, column: usize, depth: usize) -> Option<Node<'a>> {
+    fn under(&mut self, column: usize, depth: usize) -> Option<YamlNode<'a>> {
         match self.current {
             Current::Text { column: found, .. } if found > column => self.node(depth + 1),
             Current::Text { column: found, text } if found == column && after_dash(text).is_some() => {
@@ -252,7 +252,7 @@ fn single_quoted(text: &str) -> Option<Value<'_>> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Whole;
+    use super::super::DocumentStream;
     use super::*;
 
     const PRINTED: &str = r#"apiVersion: resource.k8s.io/v1
@@ -315,7 +315,7 @@ n: ""
     ];
 
     /// What was read in block form, and whether that was all.
-    fn quick(text: &str) -> (Vec<Node<'_>>, bool) {
+    fn quick(text: &str) -> (Vec<YamlNode<'_>>, bool) {
         let mut documents = Vec::new();
         let Some(mut blocks) = Blocks::of(text) else { return (documents, false) };
         loop {
@@ -330,7 +330,7 @@ n: ""
     /// Checks that the fast path's result equals the YAML parser's; returns whether it covers the whole text.
     fn agree(text: &str) -> bool {
         let (documents, all) = quick(text);
-        let mut whole = Whole::of(text);
+        let mut whole = DocumentStream::of(text);
         for document in &documents {
             assert_eq!(whole.document().ok().flatten().as_ref(), Some(document), "{text}");
         }

@@ -33,7 +33,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(1_000);
 
 /// A request of the command's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum GovernorRequest {
     Run,
     Pause,
     Stop,
@@ -41,8 +41,8 @@ pub(super) enum Wish {
 
 /// State shared by the command's thread and the governor thread.
 #[derive(Debug)]
-pub(super) struct Shared {
-    wish: Mutex<(Wish, bool)>,
+pub(super) struct GovernorRequests {
+    wish: Mutex<(GovernorRequest, bool)>,
     changed: Condvar,
     /// Readable once the request changed.
     asked: EventFd,
@@ -50,7 +50,7 @@ pub(super) struct Shared {
 
 /// An inotify watch on one path.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct FileWatch {
     inotify: Inotify,
     /// On the file by which a tenant calls.
     called: Option<WatchDescriptor>,
@@ -75,15 +75,15 @@ pub(super) struct Candidate {
     /// Open while the candidate waits: closing a file opened for writing wakes the other candidates.
     file: Option<File>,
     /// `None`: no inotify instance is available, and it polls every [`LOOK`].
-    watch: Option<Watch>,
+    watch: Option<FileWatch>,
     /// Its tenant reported a missing governor.
-    called: Option<Called>,
+    called: Option<UncheckedReport>,
     tries: u32,
 }
 
 /// A tenant's report that was not checked yet.
 #[derive(Debug)]
-struct Called;
+struct UncheckedReport;
 
 /// The card's leader lock, held while the path still names its file. Closing the file releases it and wakes the candidates.
 #[derive(Debug)]
@@ -92,15 +92,15 @@ pub(super) struct LeaderLock {
     pub(super) file: Flock<File>,
 }
 
-// === impl Shared ===
+// === impl GovernorRequests ===
 
-impl Shared {
+impl GovernorRequests {
     pub(super) fn new() -> io::Result<Self> {
         let asked = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { wish: Mutex::new((Wish::Run, false)), changed: Condvar::new(), asked })
+        Ok(Self { wish: Mutex::new((GovernorRequest::Run, false)), changed: Condvar::new(), asked })
     }
 
-    pub(super) fn ask(&self, wish: Wish) {
+    pub(super) fn ask(&self, wish: GovernorRequest) {
         self.wish.lock().unwrap_or_else(PoisonError::into_inner).0 = wish;
         self.wake();
     }
@@ -111,7 +111,7 @@ impl Shared {
         let _more = self.asked.write(1);
     }
 
-    pub(super) fn wish(&self) -> Wish {
+    pub(super) fn wish(&self) -> GovernorRequest {
         self.wish.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -129,7 +129,7 @@ impl Shared {
     }
 
     /// Waits for a request or an event of `watch`, at most `longest`; `None`: without a limit.
-    pub(super) fn sleep(&self, longest: Option<Duration>, watch: Option<&Watch>) {
+    pub(super) fn sleep(&self, longest: Option<Duration>, watch: Option<&FileWatch>) {
         let _woken = match watch {
             None => wait(&mut [readable(self.asked.as_fd())], longest),
             Some(watch) => {
@@ -156,9 +156,9 @@ fn is_named(path: &Path, file: &File) -> bool {
     named.is_ok_and(|named| file.metadata().map(id).is_ok_and(|open| open == named))
 }
 
-// === impl Watch ===
+// === impl FileWatch ===
 
-impl Watch {
+impl FileWatch {
     /// `None`: the user's inotify limit is reached, or the path does not exist.
     fn of(path: &Path, what: AddWatchFlags) -> Option<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok()?;
@@ -235,7 +235,7 @@ impl Candidate {
         }
         if self.watch.is_none() {
             // Before the lock is tried: a release from now on raises an event.
-            self.watch = Watch::of_office(&self.path, &self.own.usage());
+            self.watch = FileWatch::of_office(&self.path, &self.own.usage());
         }
         match Flock::lock(self.file.take()?, FlockArg::LockExclusiveNonblock) {
             // The file may have lost its name before it was locked: then another leader lock exists.
@@ -284,7 +284,7 @@ impl Candidate {
     }
 
     /// Waits until the leader lock may be free, or for a request.
-    pub(super) fn wait(&mut self, shared: &Shared) {
+    pub(super) fn wait(&mut self, shared: &GovernorRequests) {
         let Some(watch) = self.watch.as_ref().filter(|_| self.file.is_some()) else {
             return shared.sleep(Some(LOOK), None);
         };
@@ -296,7 +296,7 @@ impl Candidate {
             Heard::News | Heard::Call => TRIES,
             Heard::Nothing => self.tries.saturating_sub(1),
         };
-        self.called = (heard == Heard::Call).then_some(Called);
+        self.called = (heard == Heard::Call).then_some(UncheckedReport);
     }
 }
 

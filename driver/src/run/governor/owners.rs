@@ -35,7 +35,7 @@ struct KnownOwner {
 
 /// Grant directories that a process was started under.
 #[derive(Debug)]
-pub(super) struct Started(Vec<PathBuf>);
+pub(super) struct StartedGrants(Vec<PathBuf>);
 
 // === impl Owners ===
 
@@ -70,9 +70,9 @@ impl Owners {
     }
 }
 
-// === impl Started ===
+// === impl StartedGrants ===
 
-impl Started {
+impl StartedGrants {
     /// Of a process; a command that cleared its environment is found by its run's record. `grants` is the directory of all grants.
     pub(super) fn of(pid: u32, grants: &Path) -> Self {
         let mut started = grants_of(pid);

@@ -7,10 +7,10 @@ use aliquot_core::grant::Grant;
 use aliquot_core::units::Bytes;
 
 use super::rate::Reading;
-use super::{Problem, SnapshotPair, TimeRate, sum};
+use super::{SnapshotPair, TimeRate, ViewProblem, sum};
 use crate::checkpoint::Phase;
 use crate::region::{Life, SeenProcess, UsageCopy};
-use crate::view::look::{Driver, DriverProcess, Files, Region, Share};
+use crate::view::look::{DriverProcess, DriverView, Files, Region, ShareView};
 
 /// A card itself, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,8 +131,8 @@ pub(super) fn place(
     looks: SnapshotPair<'_>,
     name: (&str, Option<&Path>),
     memory: Option<Bytes>,
-    shares: &[&Share],
-    problems: &mut Vec<Problem>,
+    shares: &[&ShareView],
+    problems: &mut Vec<ViewProblem>,
 ) -> CardPart {
     let driver = looks.now.driver(name.0, name.1);
     let before = looks.before.and_then(|before| before.driver(name.0, name.1));
@@ -169,7 +169,7 @@ pub(super) fn place(
             in_use: driver.in_use,
             high_water: driver.high_water,
             unattributed: Bytes(driver.in_use.0.saturating_sub(books.0)),
-            busy: TimeRate::between(before.and_then(Driver::reading), driver.reading()),
+            busy: TimeRate::between(before.and_then(DriverView::reading), driver.reading()),
         }),
         shares: rows,
         outside,
@@ -180,10 +180,10 @@ pub(super) fn place(
 fn on_card(
     process: &DriverProcess,
     shim: Shim,
-    driver: Option<&Driver>,
-    before: Option<&Driver>,
+    driver: Option<&DriverView>,
+    before: Option<&DriverView>,
 ) -> ProcessRow {
-    let reading = |driver: &Driver, process: &DriverProcess| {
+    let reading = |driver: &DriverView, process: &DriverProcess| {
         Some(Reading { nanos: process.device_nanos?, at: driver.at })
     };
     let earlier = before.and_then(|before| {
@@ -201,7 +201,7 @@ fn on_card(
 }
 
 /// The owner of a process: the slot that it holds, else a slot that names it, else the grant that it was started with.
-fn belongs(process: &DriverProcess, shares: &[&Share]) -> Belongs {
+fn belongs(process: &DriverProcess, shares: &[&ShareView]) -> Belongs {
     let slot = |is: &dyn Fn(Life) -> bool| {
         let mut seen = shares.iter().enumerate().flat_map(|(number, share)| {
             share
@@ -214,7 +214,7 @@ fn belongs(process: &DriverProcess, shares: &[&Share]) -> Belongs {
     };
     let pid = Some(process.pid);
     let started = || {
-        let is = |share: &&&Share| process.grants.iter().any(|dir| share.is_in(dir));
+        let is = |share: &&&ShareView| process.grants.iter().any(|dir| share.is_in(dir));
         let share = shares.iter().position(|share| is(&share))?;
         Some(Belongs::Share(share))
     };
@@ -224,7 +224,7 @@ fn belongs(process: &DriverProcess, shares: &[&Share]) -> Belongs {
         .unwrap_or(Belongs::NoGrant)
 }
 
-fn share_row(looks: SnapshotPair<'_>, share: &Share, problems: &mut Vec<Problem>) -> ShareRow {
+fn share_row(looks: SnapshotPair<'_>, share: &ShareView, problems: &mut Vec<ViewProblem>) -> ShareRow {
     let before = looks.before.and_then(|before| before.share(&share.dir));
     let files = share.files();
     let (limits, usage) = (files.and_then(|f| f.limits.as_ref().ok().copied()), share.seen());
@@ -237,12 +237,12 @@ fn share_row(looks: SnapshotPair<'_>, share: &Share, problems: &mut Vec<Problem>
             if all { Enforcement::Unlimited } else { Enforcement::Unseen }
         }
     };
-    let measured = TimeRate::between(before.and_then(Share::reading), share.reading());
+    let measured = TimeRate::between(before.and_then(ShareView::reading), share.reading());
     let subject = || format!("share {} ({})", share.claim, share.grant.share);
     let wrong = untrue(share, limits.as_ref(), usage, measured);
-    problems.extend(wrong.into_iter().map(|text| Problem::new(subject(), text)));
+    problems.extend(wrong.into_iter().map(|text| ViewProblem::new(subject(), text)));
     if let Enforcement::Broken(why) = &enforcement {
-        problems.push(Problem::new(subject(), why));
+        problems.push(ViewProblem::new(subject(), why));
     }
     ShareRow {
         claim: share.claim.clone(),
@@ -260,7 +260,7 @@ fn share_row(looks: SnapshotPair<'_>, share: &Share, problems: &mut Vec<Problem>
 
 /// Impossible values of a region.
 fn untrue(
-    share: &Share,
+    share: &ShareView,
     limits: Option<&Limits>,
     usage: Option<&UsageCopy>,
     measured: TimeRate,
@@ -295,13 +295,13 @@ fn untrue(
     wrong
 }
 
-fn in_slot(process: &SeenProcess, share: &Share, before: Option<&Share>) -> ProcessRow {
+fn in_slot(process: &SeenProcess, share: &ShareView, before: Option<&ShareView>) -> ProcessRow {
     let (pid, shim) = match process.life {
         Life::Held { pid } => (pid, Shim::Held),
         Life::Named { pid } => (pid, Shim::Named),
         Life::Dead => (None, Shim::Dead),
     };
-    let reading = |share: &Share, process: &SeenProcess| {
+    let reading = |share: &ShareView, process: &SeenProcess| {
         Some(Reading { nanos: process.device_nanos, at: share.reading()?.at })
     };
     let earlier = before.and_then(|before| {
@@ -364,17 +364,17 @@ impl Shim {
     }
 }
 
-// === impl Driver ===
+// === impl DriverView ===
 
-impl Driver {
+impl DriverView {
     fn reading(&self) -> Option<Reading> {
         Some(Reading { nanos: self.busy_nanos?, at: self.at })
     }
 }
 
-// === impl Share ===
+// === impl ShareView ===
 
-impl Share {
+impl ShareView {
     fn files(&self) -> Option<&Files> {
         match &self.region {
             Region::There(files) => Some(files),

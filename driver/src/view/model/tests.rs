@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::region::{Life, SeenProcess, UsageCopy};
-use crate::view::look::{Driver, DriverProcess, Files, Partition, Promised, Region, State};
+use crate::view::look::{DriverProcess, DriverView, Files, JournalView, PartitionView, Region, StateView};
 
 const CARD: &str = "GPU-c6358f19-ae39-feb5-26ba-7f8d1a14d9ef";
 const MIG: &str = "MIG-c6358f19-ae39-feb5-26ba-7f8d1a14d9ef";
@@ -51,13 +51,13 @@ fn in_books(pid: u32, life: Life, used: u64) -> SeenProcess {
     SeenProcess { pid, life, used: Bytes(used), device_nanos: 0 }
 }
 
-fn share(claim: &str, part: Part, usage: UsageCopy, at: Duration) -> Share {
+fn share(claim: &str, part: Part, usage: UsageCopy, at: Duration) -> ShareView {
     let dir = Path::new("/state/grants").join(claim).join("0");
     let (card, visible) = match part {
         Part::Partition { .. } => (CARD, MIG),
         Part::Card | Part::Slot { .. } => (CARD, CARD),
     };
-    Share {
+    ShareView {
         claim: format!("default/{claim}"),
         phase: Phase::Prepared,
         grant: Grant {
@@ -87,7 +87,7 @@ fn share(claim: &str, part: Part, usage: UsageCopy, at: Duration) -> Share {
     }
 }
 
-fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, at: Duration) -> Driver {
+fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, at: Duration) -> DriverView {
     let processes: Vec<DriverProcess> = processes
         .iter()
         .map(|(pid, held, grants)| DriverProcess {
@@ -98,7 +98,7 @@ fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, a
             grants: grants.iter().map(PathBuf::from).collect(),
         })
         .collect();
-    Driver {
+    DriverView {
         state: None,
         uuid: uuid.to_owned(),
         name: "Tesla T4".to_owned(),
@@ -107,16 +107,16 @@ fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, a
         in_use: Bytes(processes.iter().filter_map(|process| process.held).map(|held| held.0).sum()),
         high_water: Some(Bytes(1 << 30)),
         busy_nanos: Some(busy_nanos),
-        health: Health::Well,
+        health: CardAnswer::Well,
         processes,
         at,
     }
 }
 
-fn look(shares: Vec<Share>, partitions: Vec<Partition>, drivers: Vec<Driver>) -> Snapshot {
-    let promised = Ok(Promised { shares, partitions });
+fn look(shares: Vec<ShareView>, partitions: Vec<PartitionView>, drivers: Vec<DriverView>) -> Snapshot {
+    let promised = Ok(JournalView { shares, partitions });
     Snapshot {
-        states: vec![State { dir: "/state".into(), promised, against: Ok(Against::default()) }],
+        states: vec![StateView { dir: "/state".into(), promised, against: Ok(CardRecords::default()) }],
         drivers,
         ..Snapshot::default()
     }
@@ -234,11 +234,11 @@ fn partition_content_stays_in_it_and_namespaces_stay_apart() {
         Part::Partition { template: "1g.10gb".parse().unwrap(), placement: PlacementName("0".to_owned()) };
     let inside = share("claim-0", part, seen(10, 0, Vec::new()), seconds(0));
     let at = inside.grant.partition().unwrap();
-    let made = Partition { at, uuid: Some(MIG.to_owned()) };
+    let made = PartitionView { at, uuid: Some(MIG.to_owned()) };
     let beside = share("claim-1", Part::Card, seen(20, 0, Vec::new()), seconds(0));
     let drivers = vec![
         driver(CARD, &[], 0, seconds(0)),
-        Driver { whole: false, ..driver(MIG, &[(1, 5, None)], 0, seconds(0)) },
+        DriverView { whole: false, ..driver(MIG, &[(1, 5, None)], 0, seconds(0)) },
     ];
     let mut now = look(vec![inside, beside], vec![made], drivers);
     let drawn = picture(None, &now);
@@ -249,21 +249,21 @@ fn partition_content_stays_in_it_and_namespaces_stay_apart() {
 
     // The same names in another state directory, simulated there: another card.
     let other = driver(CARD, &[(9, 9, None)], 0, seconds(0));
-    now.drivers.push(Driver { state: Some("/other".into()), ..other });
+    now.drivers.push(DriverView { state: Some("/other".into()), ..other });
     let mut away = share("claim-2", Part::Card, seen(30, 0, Vec::new()), seconds(0));
     away.dir = "/other/grants/claim-2/0".into();
-    let promised = Ok(Promised { shares: vec![away], partitions: Vec::new() });
-    now.states.push(State { dir: "/other".into(), promised, against: Ok(Against::default()) });
-    now.states.push(State {
+    let promised = Ok(JournalView { shares: vec![away], partitions: Vec::new() });
+    now.states.push(StateView { dir: "/other".into(), promised, against: Ok(CardRecords::default()) });
+    now.states.push(StateView {
         dir: "/closed".into(),
         promised: Err("not allowed".to_owned()),
-        against: Ok(Against::default()),
+        against: Ok(CardRecords::default()),
     });
     let drawn = picture(None, &now);
     let books: Vec<(Option<&Path>, Bytes)> =
         drawn.cards.iter().map(|card| (card.state.as_deref(), card.place.books)).collect();
     assert_eq!(books, [(None, Bytes(20)), (Some(Path::new("/other")), Bytes(30))]);
-    assert_eq!(drawn.problems, [Problem::new("state directory /closed", "not allowed")]);
+    assert_eq!(drawn.problems, [ViewProblem::new("state directory /closed", "not allowed")]);
 }
 
 fn any_life() -> impl Strategy<Value = Life> {
@@ -281,7 +281,7 @@ prop_compose! {
         nanos in any::<u64>(),
         processes in proptest::collection::vec((0..12_u32, any_life(), any::<u64>()), 0..6),
         at in 0..5_u64,
-    ) -> Share {
+    ) -> ShareView {
         let processes = processes.into_iter().map(|(pid, life, used)| in_books(pid, life, used)).collect();
         share(&format!("claim-{claim}"), Part::Card, seen(total, nanos, processes), seconds(at))
     }

@@ -17,7 +17,7 @@ use aliquot_abi::view::SlotView;
 use aliquot_enforce::bucket::Bucket;
 use aliquot_enforce::cells::Cells;
 use aliquot_enforce::memory::FREEZE;
-use aliquot_enforce::reap::{Closing, Owner, Recount, Slot};
+use aliquot_enforce::reap::{AccountingFreeze, Owner, Recount, Slot};
 use aliquot_enforce::unbilled;
 use aliquot_enforce::units::{Nanos, Ppm};
 
@@ -153,7 +153,7 @@ fn settle(usage: Usage, part: Ppm, (file, manners, me): (i32, Contention, Identi
         };
         Some(Slot { inside: slot.inside(), used: slot.used(), word: slot.owner(), seen, owner })
     });
-    let closing = Closing::begin(total, usage.view.closings());
+    let closing = AccountingFreeze::begin(total, usage.view.closings());
     loop {
         match closing.recount(total, all.clone()) {
             Recount::Done { .. } => return Reaped::Done,
@@ -172,7 +172,7 @@ fn settle(usage: Usage, part: Ppm, (file, manners, me): (i32, Contention, Identi
 /// Counts exited processes, and puts into accounting what they left on the card. Before their slots are free: a process that
 /// finds one so finds that a process died.
 fn bill_gone(usage: Usage, part: Ppm) {
-    let (mut pass, books, mut count) = (unbilled::Pass::new(Nanos(sys::now())), billed(usage), 0);
+    let (mut pass, books, mut count) = (unbilled::UnbilledScan::new(Nanos(sys::now())), billed(usage), 0);
     for (_, slot) in slots(usage) {
         let owner = slot.owner().load(Ordering::SeqCst);
         if pid_in(owner).0 != 0 && owner & GONE != 0 {
@@ -188,7 +188,7 @@ fn leave(usage: Usage, part: Ppm, slot: SlotView<'_>) {
     let (begun, ended) = (slot.begun().load(Ordering::SeqCst), slot.ended().load(Ordering::SeqCst));
     let _is_another_owners = slot.ended().compare_exchange(ended, begun, Ordering::SeqCst, Ordering::SeqCst);
     if is_unbilled(slot) {
-        unbilled::Pass::new(Nanos(sys::now())).bill(slot.unbilled_since(), part, &billed(usage));
+        unbilled::UnbilledScan::new(Nanos(sys::now())).bill(slot.unbilled_since(), part, &billed(usage));
     }
 }
 

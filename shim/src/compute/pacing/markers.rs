@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use aliquot_enforce::marks::{EVENTS, Marks};
-use aliquot_enforce::pace::{Pace, Terms, Unbilled, WaitScope};
+use aliquot_enforce::pace::{Pace, PaceTerms, UnbilledWork, WaitScope};
 use aliquot_enforce::units::Nanos;
 
 use super::driver::Driver;
@@ -257,7 +257,7 @@ impl Meter {
     fn publish(&self, lent: &mut BorrowedMarkers<'_>) {
         let (paced, pace) = (self.paced, &self.paced.pace);
         let word = |since: Option<Nanos>| since.map_or(0, |since| since.0);
-        let Unbilled { since, owed } = pace.unbilled(lent.marks);
+        let UnbilledWork { since, owed } = pace.unbilled(lent.marks);
         let contexts = paced.contexts.iter().zip(&paced.each);
         for (_, place) in contexts.filter(|(context, _)| core::ptr::eq(*context, lent.context)) {
             place.say(word(since), word(owed));
@@ -299,7 +299,7 @@ impl Meter {
     }
 
     /// Bills what is done in a context that need not be the current one; whether there is such a context.
-    fn settle_other(&self, handle: u64, terms: Terms, lent: &mut BorrowedMarkers<'_>) -> Alive {
+    fn settle_other(&self, handle: u64, terms: PaceTerms, lent: &mut BorrowedMarkers<'_>) -> Alive {
         if matches!(handle, 0 | GIVEN_UP) {
             return Alive::No;
         }

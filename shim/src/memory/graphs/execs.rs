@@ -3,7 +3,8 @@
 use core::num::NonZeroU64;
 
 use aliquot_enforce::backing::{
-    AllocationTime, BackingSeat, GraphOperation, History, Lane, LaunchNeed, Moment, Outliving, Source, Trim,
+    AllocationLifetime, AllocationTime, BackingSeat, GraphOperation, History, LaunchNeed, Moment, Source,
+    StreamLane, Trim,
 };
 
 use super::wanted::{Amounts, CARDS_MAX, GraphDemand, NONE};
@@ -76,11 +77,11 @@ pub(super) enum UnfreedUse {
 }
 
 impl UnfreedUse {
-    fn leaves(self, wanted: &GraphDemand) -> Outliving {
+    fn leaves(self, wanted: &GraphDemand) -> AllocationLifetime {
         match self {
             Self::Launch => wanted.leaves,
-            Self::Upload if wanted.leaves == Outliving::Nothing => Outliving::Nothing,
-            Self::Upload => Outliving::Earlier,
+            Self::Upload if wanted.leaves == AllocationLifetime::Nothing => AllocationLifetime::Nothing,
+            Self::Upload => AllocationLifetime::Earlier,
         }
     }
 }
@@ -110,7 +111,7 @@ impl Flight {
 }
 
 impl Execs {
-    fn begin(&mut self, flight: &mut Flight, lane: Option<Lane>, does: UnfreedUse) -> bool {
+    fn begin(&mut self, flight: &mut Flight, lane: Option<StreamLane>, does: UnfreedUse) -> bool {
         let has_place = self.backed.iter().any(|backed| backed.number == 0);
         let Some(known) = self.table.get(flight.exec) else { return false };
         flight.wanted = known.wanted;
@@ -148,7 +149,7 @@ impl Execs {
     }
 
     #[cold]
-    fn begin_beside(&mut self, flight: &mut Flight, lane: Option<Lane>) -> bool {
+    fn begin_beside(&mut self, flight: &mut Flight, lane: Option<StreamLane>) -> bool {
         let Some(known) = self.table.get(flight.exec) else { return false };
         flight.wanted = known.wanted;
         if self.backed.iter().all(|backed| backed.number != 0) {
@@ -228,23 +229,23 @@ impl UnreservedLaunch {
 const _: () = assert!(CARDS_MAX <= 32, "a bit each in `covered`");
 
 /// The stream, where the driver tells it apart from all others.
-pub(super) fn lane(target: Target) -> Option<Lane> {
-    NonZeroU64::new(vendor::stream_id(target.stream, target.mode)?).map(Lane)
+pub(super) fn lane(target: Target) -> Option<StreamLane> {
+    NonZeroU64::new(vendor::stream_id(target.stream, target.mode)?).map(StreamLane)
 }
 
 /// A launch or an upload begins. False: nothing is known of it.
-pub(super) fn begin(flight: &mut Flight, exec: u64, lane: Option<Lane>, does: UnfreedUse) -> bool {
+pub(super) fn begin(flight: &mut Flight, exec: u64, lane: Option<StreamLane>, does: UnfreedUse) -> bool {
     flight.exec = exec;
     EXECS.with(|execs| execs.begin(flight, lane, does)) == Some(true)
 }
 
 /// A launch or an upload for which nothing can be reserved begins, where another graph has memory in that lane that it will get.
-pub(super) fn begin_beside(flight: &mut Flight, lane: Option<Lane>) -> bool {
+pub(super) fn begin_beside(flight: &mut Flight, lane: Option<StreamLane>) -> bool {
     EXECS.with(|execs| execs.begin_beside(flight, lane)) == Some(true)
 }
 
 /// An instantiation begins, with an upload in this lane.
-pub(super) fn begin_new(flight: &mut Flight, lane: Option<Lane>) -> bool {
+pub(super) fn begin_new(flight: &mut Flight, lane: Option<StreamLane>) -> bool {
     let begun = EXECS.with(|execs| {
         let begun = execs.history.begin_new(lane);
         execs.take_off(flight, begun);

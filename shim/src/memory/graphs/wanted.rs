@@ -4,7 +4,7 @@
 //! one in the same graph to that one, too. What is behind the addresses of all nodes together is the most that an executable
 //! graph can have.
 
-use aliquot_enforce::backing::Outliving;
+use aliquot_enforce::backing::AllocationLifetime;
 
 use crate::loader::vendor::{self, MemoryNodeParameters, SUCCESS};
 use crate::sys;
@@ -32,7 +32,7 @@ pub(super) struct GraphDemand {
     cards: [i32; CARDS_MAX],
     /// Of each of these; behind the last 0.
     bytes: Amounts,
-    pub(super) leaves: Outliving,
+    pub(super) leaves: AllocationLifetime,
 }
 
 /// Bytes of each card, by its place in what is wanted.
@@ -52,7 +52,8 @@ enum NodeVisit {
 }
 
 impl GraphDemand {
-    pub(super) const NOTHING: Self = Self { cards: [0; CARDS_MAX], bytes: NONE, leaves: Outliving::Nothing };
+    pub(super) const NOTHING: Self =
+        Self { cards: [0; CARDS_MAX], bytes: NONE, leaves: AllocationLifetime::Nothing };
 
     /// Becomes what the nodes of a graph want, and of all graphs inside it.
     #[inline(never)]
@@ -110,7 +111,7 @@ impl GraphDemand {
         };
         // Of each allocation of a graph one node of it frees, or none.
         if freed.iter().filter(|[_, address, _]| is_own(*address)).count() < taken.len() {
-            self.leaves = Outliving::Something;
+            self.leaves = AllocationLifetime::Something;
         }
         Ok(())
     }
@@ -141,7 +142,9 @@ impl GraphDemand {
     /// Whether its memory is enough for the other one, and nothing of either outlives a launch.
     pub(super) fn serves(&self, other: &Self) -> bool {
         let is_enough = |(card, bytes)| self.each().any(|(own, held)| own == card && held >= bytes);
-        self.leaves == Outliving::Nothing && other.leaves == Outliving::Nothing && other.each().all(is_enough)
+        self.leaves == AllocationLifetime::Nothing
+            && other.leaves == AllocationLifetime::Nothing
+            && other.each().all(is_enough)
     }
 
     /// As much as either, of each card.
@@ -151,8 +154,8 @@ impl GraphDemand {
                 (*number, *held) = (card, bytes.max(*held));
             }
         }
-        if other.leaves == Outliving::Something {
-            self.leaves = Outliving::Something;
+        if other.leaves == AllocationLifetime::Something {
+            self.leaves = AllocationLifetime::Something;
         }
         self
     }
@@ -362,7 +365,7 @@ mod tests {
 
     #[test]
     fn memory_a_graph_does_not_free_is_left() {
-        let leaves = |met: &[NodeVisit]| of(met).leaves == Outliving::Something;
+        let leaves = |met: &[NodeVisit]| of(met).leaves == AllocationLifetime::Something;
         assert!(leaves(&[taken(0, 64, 10)]));
         assert!(!leaves(&[taken(0, 64, 10), freed(64)]));
         assert!(leaves(&[taken(0, 64, 10), taken(0, 64, 10), freed(64)]), "freed once, used again");

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use aliquot_enforce::growth::{Growth, Operation, Settled};
+use aliquot_enforce::growth::{AccountingChange, Growth, Operation};
 
 use super::{CallEnd, Meter, PendingCall, RunningCall, TRIES_MAX, UNIT, UNIT_MOST, learn};
 use crate::accounting::account::{Bytes, Ledger};
@@ -37,7 +37,7 @@ impl RunningCall {
                 (settled, growth.stamp())
             };
             match self.meter.change(settle) {
-                Some((Settled::Release(bytes), _)) => {
+                Some((AccountingChange::Release(bytes), _)) => {
                     if self.meter.is_pool() {
                         learn(reserved);
                     }
@@ -46,8 +46,8 @@ impl RunningCall {
                     }
                     return CallEnd::Fits;
                 }
-                Some((Settled::Charge(bytes), _)) => return self.charge(Bytes(bytes)),
-                Some((Settled::Stale, now)) => stamp = Some(now),
+                Some((AccountingChange::Charge(bytes), _)) => return self.charge(Bytes(bytes)),
+                Some((AccountingChange::Stale, now)) => stamp = Some(now),
                 None => break,
             }
         }

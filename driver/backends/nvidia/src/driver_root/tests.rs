@@ -41,7 +41,7 @@ impl Host {
 
     fn find(&self, driver: Option<&str>) -> Result<DriverFiles, DriverRootError> {
         let driver = driver.map(PathBuf::from);
-        DriverFiles::find(&Place { host: self.0.path().to_owned(), driver })
+        DriverFiles::find(&HostRoots { host: self.0.path().to_owned(), driver })
     }
 }
 
@@ -136,7 +136,7 @@ fn links_are_followed_inside_the_driver_root() {
 fn toolkit_and_driver_limits_are_told() {
     let host = Host::new();
     host.install("/", "usr/lib64", "615.71.09");
-    let place = Place { host: host.0.path().to_owned(), driver: None };
+    let place = HostRoots { host: host.0.path().to_owned(), driver: None };
     let files = host.find(None).unwrap();
     let told = others(&place, Some(&files));
     assert_eq!(told.len(), 1, "{told:?}");

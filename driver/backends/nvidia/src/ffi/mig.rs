@@ -67,14 +67,14 @@ pub(crate) struct Instance {
 
 /// What a card in MIG mode can be cut into, and is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct MigLayout {
     pub(crate) profiles: Vec<Profile>,
     pub(crate) instances: Vec<Instance>,
 }
 
 /// How far the making of an instance came that failed.
 #[derive(Debug)]
-pub(crate) enum Unmade {
+pub(crate) enum CreateFailure {
     /// Nothing was made: an instance at its place belongs to another program.
     Nothing(Fault),
     /// A GPU instance was made, and neither what programs reach in it nor the way back succeeded.
@@ -102,7 +102,7 @@ fn if_there<T>(answer: Result<T, Fault>) -> Result<Option<T>, Fault> {
 
 impl Library {
     /// What a card can be cut into and is.
-    pub(crate) fn cut(&self, device: &Device<'_>) -> Result<Cut, Fault> {
+    pub(crate) fn cut(&self, device: &Device<'_>) -> Result<MigLayout, Fault> {
         let raw = self.raw(device);
         let profiles = raw.profiles()?;
         let devices = mig_devices(device)?;
@@ -129,20 +129,20 @@ impl Library {
                 compute: device.map_or(0, |(compute, _)| *compute),
             }
         };
-        Ok(Cut { profiles, instances: found.into_iter().map(instance).collect() })
+        Ok(MigLayout { profiles, instances: found.into_iter().map(instance).collect() })
     }
 
     /// Makes a GPU instance at its place, with one compute instance that has all of it. Where the second cannot be made, the
     /// first is destroyed again; where that fails as well, it is to be taken away as any other instance of ours.
-    pub(crate) fn make(&self, uuid: &str, profile: &Profile, at: (u32, u32)) -> Result<(), Unmade> {
-        let nothing = |fault: Fault| Unmade::Nothing(fault);
+    pub(crate) fn make(&self, uuid: &str, profile: &Profile, at: (u32, u32)) -> Result<(), CreateFailure> {
+        let nothing = |fault: Fault| CreateFailure::Nothing(fault);
         let device = self.0.device_by_uuid(uuid).map_err(|error| nothing(error.into()))?;
         let raw = self.raw(&device);
         let gpu = raw.create(profile.id, at).map_err(nothing)?;
         let made = raw.compute_profile(gpu, profile.slices).and_then(|whole| raw.create_compute(gpu, whole));
         made.map_err(|fault| match raw.destroy(gpu) {
-            Ok(()) => Unmade::Nothing(fault),
-            Err(_) => Unmade::Half(fault),
+            Ok(()) => CreateFailure::Nothing(fault),
+            Err(_) => CreateFailure::Half(fault),
         })
     }
 

@@ -6,8 +6,8 @@ use crate::external::External;
 use crate::handle::{Registry, Tag};
 use crate::heap::{Backing, Reach};
 use crate::process;
-use crate::room::{self, Room};
-use aliquot_sim_device::Kind;
+use crate::room::{self, Footprint};
+use aliquot_sim_device::MemoryKind;
 use std::sync::Arc;
 
 /// Unit to which arrays are rounded, in bytes.
@@ -42,13 +42,13 @@ pub(crate) struct Array {
     /// As the requirements query says.
     bytes: u64,
     pub(crate) backing: Backing,
-    place: Place,
+    place: ArrayMemory,
 }
 
 /// Where the memory of an array is.
-enum Place {
+enum ArrayMemory {
     /// On the card.
-    Card(Room),
+    Card(Footprint),
     /// It comes later, from elsewhere.
     Later,
     /// In an object of another interface.
@@ -112,10 +112,11 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     let ours = context.card()?;
     let (device, context) = (context.device, context.home);
     let (backing, place) = if shape.flags & UNBACKED == 0 {
-        let (_, backing, room) = room::take(ours, (device, context), (Kind::Array, Reach::Wide), bytes)?;
-        (backing, Place::Card(room))
+        let (_, backing, room) =
+            room::take(ours, (device, context), (MemoryKind::Array, Reach::Wide), bytes)?;
+        (backing, ArrayMemory::Card(room))
     } else {
-        (ours.heap()?.take(bytes, Reach::Wide)?.1, Place::Later)
+        (ours.heap()?.take(bytes, Reach::Wide)?.1, ArrayMemory::Later)
     };
     let (handle, _) = registry.add(|_| Array { shape, device, context, bytes, backing, place });
     if let Err(gone) = process::must_live(context) {
@@ -131,7 +132,7 @@ pub(crate) fn map_mipmapped(external: &Arc<External>, shape: Shape, levels: u32,
     let bytes = bytes_of(shape, levels)?;
     let backing = external.part(offset, bytes)?;
     let (device, context) = (external.device, external.context);
-    let place = Place::External(Arc::clone(external));
+    let place = ArrayMemory::External(Arc::clone(external));
     Ok(MIPMAPPED.add(|_| Array { shape, device, context, bytes, backing, place }).0)
 }
 
@@ -153,9 +154,9 @@ pub(crate) fn destroy(handle: u64, registry: &Registry<Array>) -> Answer {
     crate::sparse::array_gone(handle);
     let ours = process::cards()?.get(array.device).ok_or(INVALID_DEVICE)?;
     match array.place {
-        Place::Card(room) => room::give(ours, Kind::Array, (NO_ALLOCATION, room, &array.backing)),
-        Place::Later => ours.heap()?.give(array.bytes, &array.backing),
-        Place::External(_) => {}
+        ArrayMemory::Card(room) => room::give(ours, MemoryKind::Array, (NO_ALLOCATION, room, &array.backing)),
+        ArrayMemory::Later => ours.heap()?.give(array.bytes, &array.backing),
+        ArrayMemory::External(_) => {}
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use crate::array::ARRAYS;
 use crate::code::{Answer, INVALID_VALUE};
-use crate::graph::{Effect, What};
+use crate::graph::{Effect, WorkKind};
 use crate::heap::{self, Backing};
 use crate::memory;
 use crate::process;
@@ -130,7 +130,7 @@ pub(crate) fn copy(stream: &Arc<Stream>, copy: Copy, wait: Wait) -> Answer {
     {
         stream.sync()?;
     }
-    stream.run(What::Copy, nanos, Some(Arc::new(move || copy.perform())))?;
+    stream.run(WorkKind::Copy, nanos, Some(Arc::new(move || copy.perform())))?;
     stream.after(wait)
 }
 
@@ -180,5 +180,5 @@ pub(crate) fn fill(stream: &Arc<Stream>, fill: Fill) -> Answer {
         return Ok(());
     }
     let nanos = process::card_of(stream)?.card.node().copy_nanos(bytes);
-    stream.run(What::Fill, nanos, Some(fill.effect()?))
+    stream.run(WorkKind::Fill, nanos, Some(fill.effect()?))
 }

@@ -19,10 +19,10 @@ struct Endpoint {
     bytes: u64,
     /// It was asked whether it is.
     is_ready: bool,
-    bound: Vec<Bound>,
+    bound: Vec<EndpointBinding>,
 }
 
-struct Bound {
+struct EndpointBinding {
     from: u64,
     bytes: u64,
     memory: Hold,
@@ -30,7 +30,7 @@ struct Bound {
 
 /// What is said of one before it is made.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum EndpointKind {
     /// Of this card.
     Unicast(i32),
     /// Of so many.
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 
 /// Where in an endpoint: its number, the beginning, bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct EndpointRange {
     pub(crate) id: u32,
     pub(crate) from: u64,
     pub(crate) bytes: u64,
@@ -82,10 +82,10 @@ pub(crate) fn release(first: u32, count: u32) -> Answer {
 }
 
 /// cuLogicalEndpointCreate.
-pub(crate) fn create(id: u32, kind: Kind, bytes: u64) -> Answer {
+pub(crate) fn create(id: u32, kind: EndpointKind, bytes: u64) -> Answer {
     let (size, cards) = match kind {
-        Kind::Unicast(device) => (1, vec![index(device)?]),
-        Kind::Multicast(size) => (usize::try_from(size).map_err(|_| INVALID_VALUE)?, Vec::new()),
+        EndpointKind::Unicast(device) => (1, vec![index(device)?]),
+        EndpointKind::Multicast(size) => (usize::try_from(size).map_err(|_| INVALID_VALUE)?, Vec::new()),
     };
     let is_right = size > 0 && size <= process::cards()?.len() && bytes > 0 && bytes.is_multiple_of(BIG_PAGE);
     let mut ids = lock(&IDS);
@@ -123,7 +123,7 @@ pub(crate) fn query(first: u32, count: u32) -> Answer<bool> {
 }
 
 /// cuLogicalEndpointBindMem, cuLogicalEndpointBindAddr: part of a memory, from `offset` on.
-pub(crate) fn bind(part: Part, device: i32, (memory, offset): (Hold, u64)) -> Answer {
+pub(crate) fn bind(part: EndpointRange, device: i32, (memory, offset): (Hold, u64)) -> Answer {
     let device = index(device);
     let bound = with(part.id, |endpoint| {
         let device = device?;
@@ -131,7 +131,7 @@ pub(crate) fn bind(part: Part, device: i32, (memory, offset): (Hold, u64)) -> An
         let is_even = [part.from, part.bytes, offset].iter().all(|number| number.is_multiple_of(BIG_PAGE));
         let fits = part.bytes > 0 && ends(part.from, endpoint.bytes) && ends(offset, memory.1.bytes());
         let is_its = memory.1.device == device && endpoint.cards.contains(&device);
-        let meets = |other: &Bound| {
+        let meets = |other: &EndpointBinding| {
             other.memory.1.device == device
                 && other.from < part.from + part.bytes
                 && part.from < other.from + other.bytes
@@ -139,7 +139,7 @@ pub(crate) fn bind(part: Part, device: i32, (memory, offset): (Hold, u64)) -> An
         if !is_even || !fits || !is_its || !endpoint.is_ready || endpoint.bound.iter().any(meets) {
             return Err(INVALID_VALUE);
         }
-        endpoint.bound.push(Bound { from: part.from, bytes: part.bytes, memory: memory.clone() });
+        endpoint.bound.push(EndpointBinding { from: part.from, bytes: part.bytes, memory: memory.clone() });
         Ok(())
     });
     if bound.is_err() {
@@ -148,17 +148,17 @@ pub(crate) fn bind(part: Part, device: i32, (memory, offset): (Hold, u64)) -> An
     bound
 }
 
-fn let_go(bound: &[Bound]) {
+fn let_go(bound: &[EndpointBinding]) {
     bound.iter().for_each(|bound| vmm::drop_hold(&bound.memory));
     vmm::collect();
 }
 
 /// cuLogicalEndpointUnbind: whole bindings of a card.
-pub(crate) fn unbind(part: Part, device: i32) -> Answer {
+pub(crate) fn unbind(part: EndpointRange, device: i32) -> Answer {
     let device = index(device)?;
     let end = part.from.checked_add(part.bytes).ok_or(INVALID_VALUE)?;
     let gone = with(part.id, |endpoint| {
-        let is_there = |bound: &mut Bound| {
+        let is_there = |bound: &mut EndpointBinding| {
             bound.memory.1.device == device && bound.from >= part.from && bound.from + bound.bytes <= end
         };
         Ok(endpoint.bound.extract_if(.., is_there).collect::<Vec<_>>())

@@ -31,9 +31,9 @@ pub(crate) type Effect = Arc<dyn Fn() -> Answer + Send + Sync>;
 #[derive(Clone)]
 pub(crate) enum Op {
     /// Device time, and perhaps content.
-    Work { what: What, nanos: u64, effect: Option<Effect> },
+    Work { what: WorkKind, nanos: u64, effect: Option<Effect> },
     /// Memory on a card, which was named like this.
-    Alloc { device: usize, location: Location, bytes: u64, place: Arc<Place> },
+    Alloc { device: usize, location: Location, bytes: u64, place: Arc<NodeAddresses> },
     /// Memory of such a node given back, by its address.
     Free(u64),
     /// A function on the host.
@@ -41,7 +41,7 @@ pub(crate) enum Op {
     /// Words that are waited for, or written.
     Words(Batch),
     /// Another graph.
-    Child(Arc<Embedded>),
+    Child(Arc<EmbeddedGraph>),
     /// Another graph as it was when this one was made ready.
     Inside(Vec<Step>),
     /// Order only.
@@ -58,28 +58,28 @@ pub(crate) struct Step {
 }
 
 /// Addresses that memory nodes stand for, for as long as one of them, or what it allocated, is anywhere.
-pub(crate) struct Place {
+pub(crate) struct NodeAddresses {
     address: u64,
     /// Whole pages.
     bytes: u64,
 }
 
-impl Place {
+impl NodeAddresses {
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 }
 
-impl Drop for Place {
+impl Drop for NodeAddresses {
     fn drop(&mut self) {
         memory::release_of_graph(self.address);
     }
 }
 
 /// A graph that belongs to a node of another one.
-pub(crate) struct Embedded(u64);
+pub(crate) struct EmbeddedGraph(u64);
 
-impl Drop for Embedded {
+impl Drop for EmbeddedGraph {
     fn drop(&mut self) {
         discard(self.0);
     }
@@ -96,7 +96,7 @@ pub(crate) enum Ownership {
 
 /// What takes device time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum WorkKind {
     /// A kernel.
     Kernel,
     /// A copy.
@@ -112,12 +112,12 @@ pub(crate) enum What {
 /// The vendor's numbers of node types.
 fn kind(op: &Op) -> u32 {
     match op {
-        Op::Work { what: What::Kernel, .. } => 0,
-        Op::Work { what: What::Copy, .. } => 1,
-        Op::Work { what: What::Fill, .. } => 2,
+        Op::Work { what: WorkKind::Kernel, .. } => 0,
+        Op::Work { what: WorkKind::Copy, .. } => 1,
+        Op::Work { what: WorkKind::Fill, .. } => 2,
         Op::Host(_) => 3,
         Op::Child(_) | Op::Inside(_) => 4,
-        Op::Empty | Op::Work { what: What::Graph | What::Order, .. } => 5,
+        Op::Empty | Op::Work { what: WorkKind::Graph | WorkKind::Order, .. } => 5,
         Op::Alloc { .. } => 10,
         Op::Free(_) => 11,
         Op::Words(_) => 12,
@@ -246,19 +246,19 @@ pub(crate) fn add_alloc(handle: u64, after: &[u64], location: Location, bytes: u
     let pages = bytes.checked_next_multiple_of(BIG_PAGE).ok_or(OUT_OF_MEMORY)?;
     let place = match freed_before(handle, after, device, pages)? {
         Some(place) => place,
-        None => Arc::new(Place { address: memory::place_for_graph(device, pages)?, bytes: pages }),
+        None => Arc::new(NodeAddresses { address: memory::place_for_graph(device, pages)?, bytes: pages }),
     };
     let address = place.address;
     Ok((add(handle, after, Op::Alloc { device, location, bytes, place })?, address))
 }
 
 /// The smallest place of the graph that is large enough and of which everything is freed before a node behind `after` is reached.
-fn freed_before(handle: u64, after: &[u64], device: usize, bytes: u64) -> Answer<Option<Arc<Place>>> {
+fn freed_before(handle: u64, after: &[u64], device: usize, bytes: u64) -> Answer<Option<Arc<NodeAddresses>>> {
     if after.is_empty() {
         return Ok(None);
     }
     let before = ancestors(after)?;
-    let mut places = BTreeMap::<u64, (Arc<Place>, u64)>::new();
+    let mut places = BTreeMap::<u64, (Arc<NodeAddresses>, u64)>::new();
     let mut freed = BTreeMap::<u64, u64>::new();
     for node in nodes(handle)? {
         match op_of(node)? {
@@ -322,9 +322,9 @@ fn graph_holds_memory(handle: u64) -> Answer<bool> {
 /// A graph as another graph's node. One with memory nodes has to be moved.
 pub(crate) fn child_op(handle: u64, ownership: Ownership) -> Answer<Op> {
     match ownership {
-        Ownership::Clone => Ok(Op::Child(Arc::new(Embedded(duplicate(handle)?)))),
+        Ownership::Clone => Ok(Op::Child(Arc::new(EmbeddedGraph(duplicate(handle)?)))),
         Ownership::Move if GRAPHS.get(handle)?.moved.swap(true, Ordering::Relaxed) => Err(INVALID_VALUE),
-        Ownership::Move => Ok(Op::Child(Arc::new(Embedded(handle)))),
+        Ownership::Move => Ok(Op::Child(Arc::new(EmbeddedGraph(handle)))),
     }
 }
 
@@ -332,7 +332,7 @@ pub(crate) fn child_op(handle: u64, ownership: Ownership) -> Answer<Op> {
 fn launched_op(steps: &[Step]) -> Answer<Op> {
     let handle = create()?;
     // From here on dropping `embedded` destroys it.
-    let embedded = Arc::new(Embedded(handle));
+    let embedded = Arc::new(EmbeddedGraph(handle));
     let mut fresh = BTreeMap::new();
     for step in steps {
         let after = step.after.iter().filter_map(|node| fresh.get(node).copied()).collect::<Vec<_>>();

@@ -6,7 +6,7 @@ use crate::handle::{Registry, Tag};
 use crate::process;
 
 /// What a green context is made from: there as long as the process.
-struct Described {
+struct GreenDescription {
     device: i32,
 }
 
@@ -15,7 +15,7 @@ struct Green {
     context: u64,
 }
 
-static DESCRIBED: Registry<Described> = Registry::new(Tag::Described, INVALID_VALUE);
+static DESCRIBED: Registry<GreenDescription> = Registry::new(Tag::Described, INVALID_VALUE);
 static GREEN: Registry<Green> = Registry::new(Tag::Green, INVALID_CONTEXT);
 
 /// CU_GREEN_CTX_DEFAULT_STREAM
@@ -24,7 +24,7 @@ const DEFAULT_STREAM: u32 = 1;
 /// cuDevResourceGenerateDesc: of multiprocessors of one card.
 pub(crate) fn describe(device: i32) -> Answer<u64> {
     process::card(device)?;
-    Ok(DESCRIBED.add(|_| Described { device }).0)
+    Ok(DESCRIBED.add(|_| GreenDescription { device }).0)
 }
 
 /// cuGreenCtxCreate.

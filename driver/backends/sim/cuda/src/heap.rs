@@ -69,11 +69,11 @@ struct Area {
     span: u64,
     /// Pages of the card, to which large ranges are aligned.
     page: u64,
-    ranges: Mutex<Ranges>,
+    ranges: Mutex<AddressRanges>,
 }
 
 #[derive(Debug, Default)]
-struct Ranges {
+struct AddressRanges {
     next: u64,
     free: BTreeMap<u64, Vec<u64>>,
 }
@@ -87,7 +87,7 @@ fn class(bytes: u64) -> u64 {
 
 impl Area {
     const fn new(base: u64, (begin, span): (u64, u64), page: u64) -> Self {
-        Self { base, begin, span, page, ranges: Mutex::new(Ranges { next: 0, free: BTreeMap::new() }) }
+        Self { base, begin, span, page, ranges: Mutex::new(AddressRanges { next: 0, free: BTreeMap::new() }) }
     }
 
     /// A range: its distance from the first address.

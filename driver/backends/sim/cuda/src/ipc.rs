@@ -5,7 +5,7 @@ use crate::code::{Answer, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, OUT_OF_MEM
 use crate::heap::{self, Backing, Content};
 use crate::memory::{self, Allocation, Payer};
 use crate::process::{self, OurCard, lock};
-use aliquot_sim_device::{Kind, LetGo, Seat};
+use aliquot_sim_device::{LetGo, MemoryKind, Seat};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,11 +20,11 @@ const WORDS: usize = 7;
 static LENT: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 static ANY_LENT: AtomicBool = AtomicBool::new(false);
 /// What this process has open, by address.
-static OPENED: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
+static OPENED: Mutex<BTreeMap<u64, ImportedMemory>> = Mutex::new(BTreeMap::new());
 
 /// Memory of another process.
 #[derive(Clone, Copy)]
-struct Opened {
+struct ImportedMemory {
     /// The card's number for it.
     number: u64,
     /// Where it begins in its maker's content.
@@ -70,7 +70,7 @@ fn lend(seat: &Seat, (id, charged): (u64, u64)) -> Answer<u64> {
 }
 
 /// Gives an allocation, or a slab, back to the card. Its content stays while another process has it open.
-pub(crate) fn give(ours: &OurCard, id: u64, (kind, charged): (Kind, u64)) -> LetGo {
+pub(crate) fn give(ours: &OurCard, id: u64, (kind, charged): (MemoryKind, u64)) -> LetGo {
     let number = if ANY_LENT.load(Ordering::Acquire) { lock(&LENT).remove(&id) } else { None };
     match (number, ours.seat()) {
         (Some(number), Ok(seat)) => seat.give_lent(kind, charged, number),
@@ -100,7 +100,7 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let device = ours(card).ok_or(INVALID_VALUE)?;
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
     let mut opened = lock(&OPENED);
-    let same = |(_, other): &(&u64, &mut Opened)| {
+    let same = |(_, other): &(&u64, &mut ImportedMemory)| {
         (other.number, other.offset) == (number, offset)
             && (other.device, other.context) == (device, context.home)
     };
@@ -118,7 +118,7 @@ pub(crate) fn open(handle: &[u8; HANDLE_BYTES]) -> Answer<u64> {
     let address = heap::reserve(bytes)?;
     let (payer, context) = (Payer::Exporter, context.home);
     memory::insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
-    opened.insert(address, Opened { number, offset, device, context, references: 1 });
+    opened.insert(address, ImportedMemory { number, offset, device, context, references: 1 });
     Ok(address)
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn end_with_context(closed: &Allocation) {
 }
 
 /// This process does not have it any more, in this context.
-fn end(opened: &mut BTreeMap<u64, Opened>, closed: &Allocation) {
+fn end(opened: &mut BTreeMap<u64, ImportedMemory>, closed: &Allocation) {
     heap::unmap(closed.address, closed.bytes.next_multiple_of(4096));
     let Some(gone) = opened.remove(&closed.address) else { return };
     let is_elsewhere =

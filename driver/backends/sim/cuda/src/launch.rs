@@ -1,7 +1,7 @@
 //! Kernel launches: a length, handed to the card.
 
 use crate::code::{Answer, INVALID_VALUE};
-use crate::graph::What;
+use crate::graph::WorkKind;
 use crate::module::{self, FUNCTIONS, Function, Length};
 use crate::stacks;
 use crate::stream::{self};
@@ -53,5 +53,5 @@ pub(crate) fn launch(
     let nanos = length(&function, grid, first)?;
     module::load_in(&function, stream.context)?;
     stacks::need(stream.context, function.local)?;
-    stream.run(What::Kernel, nanos, None)
+    stream.run(WorkKind::Kernel, nanos, None)
 }

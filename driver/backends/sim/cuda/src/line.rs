@@ -55,12 +55,12 @@ struct Places {
 
 struct Item {
     after: Vec<Point>,
-    what: Held,
+    what: QueuedWork,
     ticket: Arc<Ticket>,
 }
 
 /// What is done when its turn comes; the mark behind it.
-pub(crate) type Held = Box<dyn FnOnce(&Turn<'_>) -> Mark + Send>;
+pub(crate) type QueuedWork = Box<dyn FnOnce(&Turn<'_>) -> Mark + Send>;
 
 /// The turn of something that stood in line.
 pub(crate) struct Turn<'a> {
@@ -73,7 +73,7 @@ pub(crate) struct Turn<'a> {
 
 /// When something that stood in line came to the card.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reached {
+struct ArrivalTimes {
     mark: Mark,
     /// On the monotonic clock.
     at: u64,
@@ -82,7 +82,7 @@ struct Reached {
 /// A place in line, as others know it.
 #[derive(Default)]
 pub(crate) struct Ticket {
-    reached: Mutex<Option<Reached>>,
+    reached: Mutex<Option<ArrivalTimes>>,
     called: Condvar,
 }
 
@@ -105,11 +105,11 @@ const NO_THREAD: Code = Code(304);
 
 impl Ticket {
     fn reach(&self, mark: Mark) {
-        *lock(&self.reached) = Some(Reached { mark, at: monotonic_nanos() });
+        *lock(&self.reached) = Some(ArrivalTimes { mark, at: monotonic_nanos() });
         self.called.notify_all();
     }
 
-    fn wait(&self) -> Reached {
+    fn wait(&self) -> ArrivalTimes {
         let mut reached = lock(&self.reached);
         loop {
             if let Some(reached) = *reached {
@@ -129,14 +129,14 @@ impl Point {
     }
 
     /// The last of its marks, and when the last of what stood in line had its turn; `None`: something still stands there.
-    fn settled(&self) -> Option<Reached> {
-        let first = Reached { mark: self.mark, at: 0 };
+    fn settled(&self) -> Option<ArrivalTimes> {
+        let first = ArrivalTimes { mark: self.mark, at: 0 };
         self.tickets.iter().try_fold(first, |last, ticket| Some(last.and(*lock(&ticket.reached).as_ref()?)))
     }
 
     /// Waits until it is handed in; the mark.
     fn handed_in(&self) -> Mark {
-        let first = Reached { mark: self.mark, at: 0 };
+        let first = ArrivalTimes { mark: self.mark, at: 0 };
         self.tickets.iter().fold(first, |last, ticket| last.and(ticket.wait())).mark
     }
 
@@ -165,7 +165,7 @@ impl Point {
     }
 }
 
-impl Reached {
+impl ArrivalTimes {
     fn and(self, other: Self) -> Self {
         Self { mark: self.mark.max(other.mark), at: self.at.max(other.at) }
     }
@@ -291,7 +291,7 @@ impl Line {
     }
 
     /// Puts something into the line, behind what stands there and behind `after`; waits while there is no place.
-    pub(crate) fn put(self: &Arc<Self>, mut after: Vec<Point>, what: Held) -> Answer {
+    pub(crate) fn put(self: &Arc<Self>, mut after: Vec<Point>, what: QueuedWork) -> Answer {
         let ours = self.card()?;
         // From here on the seat is there.
         ours.seat()?;

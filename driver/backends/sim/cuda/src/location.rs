@@ -14,7 +14,7 @@ pub(crate) struct Location {
 
 /// What there is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum MemoryLocation {
     /// A card.
     Card(usize),
     /// The host.
@@ -36,15 +36,15 @@ impl Location {
     }
 
     /// What is there: an error for what no header names, and for none.
-    pub(crate) fn find(self) -> Answer<Place> {
+    pub(crate) fn find(self) -> Answer<MemoryLocation> {
         let card = |number: i32| {
             process::card(number)?;
-            usize::try_from(number).map(Place::Card).map_err(|_| INVALID_DEVICE)
+            usize::try_from(number).map(MemoryLocation::Card).map_err(|_| INVALID_DEVICE)
         };
         let [first, second, ..] = self.number.to_le_bytes();
         match self.kind {
             CARD => card(self.number),
-            HOST..=NUMA_CURRENT => Ok(Place::Host),
+            HOST..=NUMA_CURRENT => Ok(MemoryLocation::Host),
             // Each card is one domain.
             DOMAIN if process::driver_version() >= 13_040 && second == 0 => card(i32::from(first)),
             _ => Err(INVALID_VALUE),
@@ -54,8 +54,8 @@ impl Location {
     /// The card that is there.
     pub(crate) fn card(self) -> Answer<usize> {
         match self.find()? {
-            Place::Card(device) => Ok(device),
-            Place::Host => Err(INVALID_VALUE),
+            MemoryLocation::Card(device) => Ok(device),
+            MemoryLocation::Host => Err(INVALID_VALUE),
         }
     }
 }

@@ -8,10 +8,10 @@ use crate::ipc;
 use crate::line::{Point, Turn};
 use crate::pool::{POOLS, Pool};
 use crate::process::{self, OurCard, lock};
-use crate::room::{self, Room};
+use crate::room::{self, Footprint};
 use crate::stream::Stream;
 use crate::word::Width;
-use aliquot_sim_device::{AsyncFrees, Kind};
+use aliquot_sim_device::{AsyncFrees, MemoryKind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub(crate) enum Payer {
     /// The card's accounting.
-    Card(Kind, Room),
+    Card(MemoryKind, Footprint),
     /// A pool, so many bytes; its handle.
     Pool(Arc<Pool>, u64, u64),
     /// Another process: opened by an IPC handle.
@@ -48,12 +48,12 @@ pub(crate) struct Allocation {
 }
 
 #[derive(Default)]
-struct Ranges {
+struct AllocationMap {
     by_address: BTreeMap<u64, Allocation>,
     next_id: u64,
 }
 
-static DEVICE: Mutex<Ranges> = Mutex::new(Ranges { by_address: BTreeMap::new(), next_id: 0 });
+static DEVICE: Mutex<AllocationMap> = Mutex::new(AllocationMap { by_address: BTreeMap::new(), next_id: 0 });
 /// Host memory made or registered here, by address: bytes, and whether it was made.
 static HOST: Mutex<BTreeMap<u64, (u64, Origin)>> = Mutex::new(BTreeMap::new());
 
@@ -127,7 +127,7 @@ fn place(
 }
 
 /// cuMemAlloc and its kind on the current card.
-pub(crate) fn allocate(kind: Kind, bytes: u64, reach: Reach) -> Answer<u64> {
+pub(crate) fn allocate(kind: MemoryKind, bytes: u64, reach: Reach) -> Answer<u64> {
     if bytes == 0 {
         return Err(INVALID_VALUE);
     }
@@ -138,7 +138,7 @@ pub(crate) fn allocate(kind: Kind, bytes: u64, reach: Reach) -> Answer<u64> {
     let payer = Payer::Card(kind, room);
     let id = insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
     let address = with_its_context(address, id, context)?;
-    if kind == Kind::Managed {
+    if kind == MemoryKind::Managed {
         let (backing, _) = range(address, bytes)?;
         if let Err(error) = backing.map_for_host(address, bytes) {
             free(address)?;
@@ -152,7 +152,7 @@ pub(crate) fn allocate(kind: Kind, bytes: u64, reach: Reach) -> Answer<u64> {
 pub(crate) fn allocate_pitch(width: u64, height: u64, reach: Reach) -> Answer<(u64, u64)> {
     let pitch = width.checked_next_multiple_of(512).ok_or(OUT_OF_MEMORY)?;
     let bytes = pitch.checked_mul(height).ok_or(OUT_OF_MEMORY)?;
-    Ok((allocate(Kind::Plain, bytes, reach)?, pitch))
+    Ok((allocate(MemoryKind::Plain, bytes, reach)?, pitch))
 }
 
 /// cuMemAllocAsync, from a pool.
@@ -226,13 +226,13 @@ pub(crate) fn settle_freed() {
 
 fn release(freed: &Allocation) {
     let Some(ours) = process::cards().ok().and_then(|cards| cards.get(freed.device)) else { return };
-    if let Payer::Card(Kind::Managed, _) = freed.payer
+    if let Payer::Card(MemoryKind::Managed, _) = freed.payer
         && heap::unmap_from_host(freed.address, freed.bytes).is_err()
     {
         return;
     }
     match &freed.payer {
-        Payer::Card(Kind::Plain, room) if crate::range::keeps(freed, *room) => return,
+        Payer::Card(MemoryKind::Plain, room) if crate::range::keeps(freed, *room) => return,
         Payer::Card(kind, room) => return room::give(ours, *kind, (freed.id, *room, &freed.backing)),
         Payer::Pool(pool, charged, handle) => {
             pool.give(*charged);

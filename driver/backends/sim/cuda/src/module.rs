@@ -9,7 +9,7 @@ use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOU
 use crate::handle::{Registry, Tag};
 use crate::image::{Image, Kernel, Local, Other, Variables};
 use crate::process::{self, CONTEXTS, Context, lock};
-use aliquot_sim_device::{Kind, Node};
+use aliquot_sim_device::{MemoryKind, Node};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -182,7 +182,7 @@ pub(crate) fn function_count(handle: u64) -> Answer<u32> {
 fn give_back(charged: impl IntoIterator<Item = (usize, u64)>) {
     for (device, bytes) in charged {
         if let Some(ours) = process::cards().ok().and_then(|cards| cards.get(device)) {
-            ours.give(Kind::Module, bytes);
+            ours.give(MemoryKind::Module, bytes);
         }
     }
 }
@@ -218,9 +218,9 @@ impl Module {
         }
         let ours = context.card()?;
         let bytes = ours.card.node().module_bytes.saturating_add(self.variables.charged());
-        ours.take(Kind::Module, bytes)?;
+        ours.take(MemoryKind::Module, bytes)?;
         // The call that ends the context collects charges after that end, and waits for this one.
-        process::must_live(context.home).inspect_err(|_| ours.give(Kind::Module, bytes))?;
+        process::must_live(context.home).inspect_err(|_| ours.give(MemoryKind::Module, bytes))?;
         charged.insert(context.home, (context.device, bytes));
         Ok(())
     }

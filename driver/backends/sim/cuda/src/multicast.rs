@@ -9,7 +9,7 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE};
 use crate::heap::BIG_PAGE;
 use crate::process::{self, lock};
-use crate::shared::{self, Group, Import, Maker, Shared};
+use crate::shared::{self, ExportDescription, Group, Import, Maker};
 use crate::vmm::{self, FILE_DESCRIPTOR, Hold, Physical};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,41 +21,41 @@ pub(crate) struct Team {
     group: Group,
     /// While this process has it.
     held: Mutex<Option<Import>>,
-    bound: Mutex<Vec<Bound>>,
+    bound: Mutex<Vec<MulticastBinding>>,
 }
 
 /// What others have still and this process has not, with something of this process bound.
 static LEFT: Mutex<Vec<Arc<Physical>>> = Mutex::new(Vec::new());
 static ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
-struct Bound {
+struct MulticastBinding {
     from: u64,
     bytes: u64,
     memory: Hold,
 }
 
 /// Memory that is to be bound.
-pub(crate) enum Memory {
+pub(crate) enum MemoryToBind {
     Handle(u64),
     Address(u64),
 }
 
 /// Where in an object: its handle, the beginning, bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct MulticastRange {
     pub(crate) object: u64,
     pub(crate) from: u64,
     pub(crate) bytes: u64,
 }
 
-impl Bound {
+impl MulticastBinding {
     fn device(&self) -> usize {
         self.memory.1.device
     }
 }
 
 impl Team {
-    fn of(told: &Shared, group: Group) -> Answer<Self> {
+    fn of(told: &ExportDescription, group: Group) -> Answer<Self> {
         let size = usize::try_from(told.offset).map_err(|_| INVALID_VALUE)?;
         let held = Mutex::new(Some(group.hold()?));
         Ok(Self { size, group, held, bound: Mutex::default() })
@@ -122,7 +122,7 @@ pub(crate) fn create(size: u32, bytes: u64, handle_types: u32) -> Answer<u64> {
     if size == 0 || size > cards || bytes == 0 || !bytes.is_multiple_of(BIG_PAGE) {
         return Err(INVALID_VALUE);
     }
-    let told = Shared::of_team(u64::try_from(size).map_err(|_| INVALID_VALUE)?, bytes);
+    let told = ExportDescription::of_team(u64::try_from(size).map_err(|_| INVALID_VALUE)?, bytes);
     let team = Team::of(&told, Group::new(&told)?)?;
     vmm::create_team(team, bytes, handle_types)
 }
@@ -143,11 +143,11 @@ fn number(device: usize) -> Answer<u64> {
 }
 
 /// cuMulticastBindMem and cuMulticastBindAddr: part of a memory, from `offset` on; on `device`, if given.
-pub(crate) fn bind(part: Part, device: Option<i32>, memory: &Memory, offset: u64) -> Answer {
+pub(crate) fn bind(part: MulticastRange, device: Option<i32>, memory: &MemoryToBind, offset: u64) -> Answer {
     let told = device.map(index).transpose()?;
     let (hold, at) = match memory {
-        Memory::Handle(handle) => (vmm::hold(*handle)?, offset),
-        Memory::Address(address) => vmm::hold_at(*address)?,
+        MemoryToBind::Handle(handle) => (vmm::hold(*handle)?, offset),
+        MemoryToBind::Address(address) => vmm::hold_at(*address)?,
     };
     let bound = bind_hold(part, told, &hold, at);
     if bound.is_err() {
@@ -156,7 +156,7 @@ pub(crate) fn bind(part: Part, device: Option<i32>, memory: &Memory, offset: u64
     bound
 }
 
-fn bind_hold(part: Part, told: Option<usize>, memory: &Hold, at: u64) -> Answer {
+fn bind_hold(part: MulticastRange, told: Option<usize>, memory: &Hold, at: u64) -> Answer {
     let object = vmm::get(part.object)?;
     let team = object.team().ok_or(INVALID_VALUE)?;
     let is_even = [part.from, part.bytes, at].iter().all(|number| number.is_multiple_of(BIG_PAGE));
@@ -170,7 +170,7 @@ fn bind_hold(part: Part, told: Option<usize>, memory: &Hold, at: u64) -> Answer 
         return Err(INVALID_VALUE);
     }
     let mut bound = lock(&team.bound);
-    let meets = |other: &Bound| {
+    let meets = |other: &MulticastBinding| {
         other.device() == device
             && other.from < part.from + part.bytes
             && part.from < other.from + other.bytes
@@ -178,16 +178,16 @@ fn bind_hold(part: Part, told: Option<usize>, memory: &Hold, at: u64) -> Answer 
     if bound.iter().any(meets) {
         return Err(INVALID_VALUE);
     }
-    bound.push(Bound { from: part.from, bytes: part.bytes, memory: memory.clone() });
+    bound.push(MulticastBinding { from: part.from, bytes: part.bytes, memory: memory.clone() });
     Ok(())
 }
 
 /// cuMulticastUnbind: whole bindings of a card.
-pub(crate) fn unbind(part: Part, device: i32) -> Answer {
+pub(crate) fn unbind(part: MulticastRange, device: i32) -> Answer {
     let (object, device) = (vmm::get(part.object)?, index(device)?);
     let team = object.team().ok_or(INVALID_VALUE)?;
     let end = part.from.checked_add(part.bytes).ok_or(INVALID_VALUE)?;
-    let is_there = |bound: &mut Bound| {
+    let is_there = |bound: &mut MulticastBinding| {
         bound.device() == device && bound.from >= part.from && bound.from + bound.bytes <= end
     };
     let gone = lock(&team.bound).extract_if(.., is_there).collect::<Vec<_>>();

@@ -4,9 +4,9 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::graph::Store;
 use crate::handle::{Registry, Tag};
-use crate::location::{self, Location, Place};
+use crate::location::{self, Location, MemoryLocation};
 use crate::process::{self, OurCard, lock};
-use aliquot_sim_device::{Kind, Seat};
+use aliquot_sim_device::{MemoryKind, Seat};
 use std::sync::{Arc, Mutex};
 
 /// A pool.
@@ -14,14 +14,14 @@ pub(crate) struct Pool {
     pub(crate) device: usize,
     /// What it says of itself: CU_MEM_ALLOCATION_TYPE, and where it is.
     told: (u32, Location),
-    payer: Payer,
-    books: Mutex<Books>,
+    payer: PoolPayer,
+    books: Mutex<PoolAccounting>,
     /// Held while the pool grows: two concurrent growths would each count on the other's room.
     growing: Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Books {
+struct PoolAccounting {
     used: u64,
     used_high: u64,
     reserved: u64,
@@ -32,7 +32,7 @@ struct Books {
 
 /// The memory that backs a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Payer {
+enum PoolPayer {
     Card,
     Host,
 }
@@ -65,7 +65,7 @@ const RESERVED_HIGH: u32 = 6;
 const USED_CURRENT: u32 = 7;
 const USED_HIGH: u32 = 8;
 
-impl Books {
+impl PoolAccounting {
     /// Takes a block where there is room; how much there is too little.
     fn take(&mut self, bytes: u64) -> Answer<u64> {
         let wanted = self.used.checked_add(bytes).ok_or(OUT_OF_MEMORY)?;
@@ -78,15 +78,15 @@ impl Books {
 }
 
 impl Pool {
-    fn new((device, payer): (usize, Payer), told: (u32, Location)) -> Self {
-        let books = Books { reuse: [1; 3], ..Books::default() };
+    fn new((device, payer): (usize, PoolPayer), told: (u32, Location)) -> Self {
+        let books = PoolAccounting { reuse: [1; 3], ..PoolAccounting::default() };
         Self { device, told, payer, books: Mutex::new(books), growing: Mutex::default() }
     }
 
     /// A card's own.
     fn own(device: usize) -> Self {
         let number = i32::try_from(device).unwrap_or(i32::MAX);
-        Self::new((device, Payer::Card), (PINNED, Location { kind: location::CARD, number }))
+        Self::new((device, PoolPayer::Card), (PINNED, Location { kind: location::CARD, number }))
     }
 
     fn card(&self) -> Answer<&'static OurCard> {
@@ -107,8 +107,8 @@ impl Pool {
                 return Ok(());
             }
             let growth = lacks.checked_next_multiple_of(ours.card.node().pool_bytes).ok_or(OUT_OF_MEMORY)?;
-            if self.payer == Payer::Card {
-                ours.take(Kind::Pool, growth)?;
+            if self.payer == PoolPayer::Card {
+                ours.take(MemoryKind::Pool, growth)?;
             }
             let mut books = lock(&self.books);
             books.reserved += growth;
@@ -131,8 +131,8 @@ impl Pool {
         let mut books = lock(&self.books);
         let floor = books.used.max(keep.min(books.reserved)).next_multiple_of(unit);
         if books.reserved > floor {
-            if self.payer == Payer::Card {
-                seat.give(Kind::Pool, books.reserved - floor);
+            if self.payer == PoolPayer::Card {
+                seat.give(MemoryKind::Pool, books.reserved - floor);
             }
             books.reserved = floor;
         }
@@ -198,11 +198,11 @@ pub(crate) fn create(allocation: u32, location: Location) -> Answer<u64> {
     let current = || process::current().map_or(0, |context| context.device);
     let pool = match place {
         // A card of one domain is that domain.
-        Some(Place::Card(device)) => {
-            Pool::new((device, Payer::Card), (allocation, Location::of_card(device)?))
+        Some(MemoryLocation::Card(device)) => {
+            Pool::new((device, PoolPayer::Card), (allocation, Location::of_card(device)?))
         }
-        Some(Place::Host) => Pool::new((0, Payer::Host), (allocation, location)),
-        None => Pool::new((current(), Payer::Card), (allocation, location)),
+        Some(MemoryLocation::Host) => Pool::new((0, PoolPayer::Host), (allocation, location)),
+        None => Pool::new((current(), PoolPayer::Card), (allocation, location)),
     };
     Ok(POOLS.add(|_| pool).0)
 }

@@ -12,7 +12,7 @@ use crate::line;
 use crate::pool::Pools;
 use crate::stacks::Stacks;
 use crate::stream::{self, Stream};
-use aliquot_sim_device::{Card, ComputeMode, Device, Health, Kind, Node, Plan, Seat};
+use aliquot_sim_device::{Card, ComputeMode, Device, FaultPlan, Health, MemoryKind, Node, Seat};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,7 +58,7 @@ pub(crate) struct Context {
 
 struct Simulation {
     device: Device,
-    plan: Plan,
+    plan: FaultPlan,
     cards: Vec<OurCard>,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn faults_planned() -> bool {
 }
 
 /// The cards and the plan of faults.
-pub(crate) fn faults() -> Option<(&'static Device, &'static Plan)> {
+pub(crate) fn faults() -> Option<(&'static Device, &'static FaultPlan)> {
     simulation().map(|simulation| (&simulation.device, &simulation.plan))
 }
 
@@ -200,7 +200,7 @@ impl OurCard {
         let others = || {
             let processes = self.card.processes().into_iter();
             let with_context = |process: &aliquot_sim_device::Process| {
-                process.held_by_kind.get(usize::from(Kind::Context as u8)).is_some_and(|held| *held > 0)
+                process.held_by_kind.get(usize::from(MemoryKind::Context as u8)).is_some_and(|held| *held > 0)
             };
             processes
                 .filter(|process| process.pid != std::process::id())
@@ -242,7 +242,7 @@ impl OurCard {
     }
 
     /// Takes memory; before a refusal, pools release what they hold unused.
-    pub(crate) fn take(&self, kind: Kind, bytes: u64) -> Answer {
+    pub(crate) fn take(&self, kind: MemoryKind, bytes: u64) -> Answer {
         let seat = self.seat()?;
         crate::vmm::collect();
         crate::memory::settle_freed();
@@ -254,7 +254,7 @@ impl OurCard {
     }
 
     /// Gives memory back.
-    pub(crate) fn give(&self, kind: Kind, bytes: u64) {
+    pub(crate) fn give(&self, kind: MemoryKind, bytes: u64) {
         if let Some(seat) = self.seat.get() {
             seat.give(kind, bytes);
         }
@@ -288,11 +288,11 @@ impl Context {
 
 fn create(device: usize, flags: u32, primary: bool) -> Answer<u64> {
     let ours = cards()?.get(device).ok_or(INVALID_DEVICE)?;
-    ours.take(Kind::Context, ours.card.node().context_bytes)?;
+    ours.take(MemoryKind::Context, ours.card.node().context_bytes)?;
     // Checked with the own context accounted: of two concurrent processes both may be refused, never both
     // admitted.
     if !ours.admits() {
-        ours.give(Kind::Context, ours.card.node().context_bytes);
+        ours.give(MemoryKind::Context, ours.card.node().context_bytes);
         return Err(DEVICE_UNAVAILABLE);
     }
     Ok(CONTEXTS.add(|handle| Context::new((handle, handle), device, flags, primary)).0)
@@ -311,7 +311,7 @@ pub(crate) fn green_destroy(handle: u64) -> Answer {
     stream::destroy_all_of(handle);
     event::destroy_all_of(handle);
     let ours = context.card()?;
-    ours.give(Kind::Context, lock(&context.stacks).taken());
+    ours.give(MemoryKind::Context, lock(&context.stacks).taken());
     let mut primary = lock(&ours.primary);
     // After a reset the current primary context has other owners, and this reference is not one of them.
     if primary.context == context.home { primary.release() } else { Ok(()) }
@@ -336,7 +336,7 @@ fn destroy(handle: u64) -> Answer {
     stream::destroy_all_of(handle);
     event::destroy_all_of(handle);
     let ours = context.card()?;
-    ours.give(Kind::Context, ours.card.node().context_bytes + lock(&context.stacks).taken());
+    ours.give(MemoryKind::Context, ours.card.node().context_bytes + lock(&context.stacks).taken());
     Ok(())
 }
 

@@ -4,10 +4,10 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::memory::{self, Allocation, Payer};
 use crate::process::{self, lock};
-use crate::room::{self, Room};
-use crate::shared::{self, Export, Maker, Shared};
+use crate::room::{self, Footprint};
+use crate::shared::{self, Export, ExportDescription, Maker};
 use crate::vmm;
-use aliquot_sim_device::Kind;
+use aliquot_sim_device::MemoryKind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 /// By the allocation's own number, descriptors of ranges of it.
 static EXPORTED: Mutex<Vec<(u64, Export)>> = Mutex::new(Vec::new());
 /// What was freed and is on the card still: the allocation, and what it takes.
-static FREED: Mutex<Vec<(Allocation, Room)>> = Mutex::new(Vec::new());
+static FREED: Mutex<Vec<(Allocation, Footprint)>> = Mutex::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// cuMemGetHandleForAddressRange.
@@ -38,12 +38,13 @@ pub(crate) fn export((address, bytes): (u64, u64), kind: u32, flags: u64) -> Ans
         return Ok(descriptor);
     }
     let found = memory::find(address).ok_or(INVALID_VALUE)?;
-    let (Payer::Card(Kind::Plain, _), Ok((_, at))) = (&found.payer, memory::range(address, bytes)) else {
+    let (Payer::Card(MemoryKind::Plain, _), Ok((_, at))) = (&found.payer, memory::range(address, bytes))
+    else {
         return Err(INVALID_VALUE);
     };
     let seat = process::cards()?.get(found.device).ok_or(INVALID_DEVICE)?.seat()?;
     let (descriptor, export) =
-        shared::export(&Shared::of(seat, Maker::Range, (found.backing.offset + at, bytes)))?;
+        shared::export(&ExportDescription::of(seat, Maker::Range, (found.backing.offset + at, bytes)))?;
     lock(&EXPORTED).push((found.id, export));
     ANY.store(true, Ordering::Release);
     Ok(shared::give_away(descriptor))
@@ -56,7 +57,7 @@ fn is_open(id: u64) -> bool {
 }
 
 /// Whether a descriptor of freed memory is still open: the memory then stays on the card until it closes.
-pub(crate) fn keeps(freed: &Allocation, room: Room) -> bool {
+pub(crate) fn keeps(freed: &Allocation, room: Footprint) -> bool {
     let keeps = ANY.load(Ordering::Acquire) && is_open(freed.id);
     if keeps {
         lock(&FREED).push((freed.clone(), room));
@@ -72,6 +73,6 @@ pub(crate) fn collect() {
     let gone = lock(&FREED).extract_if(.., |(freed, _)| !is_open(freed.id)).collect::<Vec<_>>();
     for (freed, room) in gone {
         let Some(ours) = process::cards().ok().and_then(|cards| cards.get(freed.device)) else { continue };
-        room::give(ours, Kind::Plain, (freed.id, room, &freed.backing));
+        room::give(ours, MemoryKind::Plain, (freed.id, room, &freed.backing));
     }
 }

@@ -11,7 +11,7 @@ use crate::code::{Answer, OUT_OF_MEMORY};
 use crate::heap::{Backing, Reach};
 use crate::ipc;
 use crate::process::{OurCard, lock};
-use aliquot_sim_device::{Kind, LetGo};
+use aliquot_sim_device::{LetGo, MemoryKind};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ const SLAB: u64 = 1 << 63;
 
 /// What an allocation takes of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Footprint {
     /// So many bytes of its own.
     Own(u64),
     /// A part of a slab.
@@ -39,16 +39,16 @@ pub(crate) enum Room {
 
 /// What small allocations must have in common to share a slab.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Owner {
+struct SlabOwner {
     device: usize,
     context: u64,
-    kind: Kind,
+    kind: MemoryKind,
     reach: Reach,
 }
 
 /// Pages in parts.
 struct Slab {
-    owner: Owner,
+    owner: SlabOwner,
     bytes: u64,
     address: u64,
     backing: Backing,
@@ -93,14 +93,14 @@ impl Slab {
         self.free.get(&0) == Some(&self.bytes)
     }
 
-    fn part(&self, number: u64, at: u64, bytes: u64) -> (u64, Backing, Room) {
+    fn part(&self, number: u64, at: u64, bytes: u64) -> (u64, Backing, Footprint) {
         let backing = self.backing.part(at);
-        (self.address + at, backing, Room::Slab { slab: number, at, bytes })
+        (self.address + at, backing, Footprint::Slab { slab: number, at, bytes })
     }
 }
 
 impl Slabs {
-    fn take(&mut self, owner: Owner, bytes: u64) -> Option<(u64, Backing, Room)> {
+    fn take(&mut self, owner: SlabOwner, bytes: u64) -> Option<(u64, Backing, Footprint)> {
         let (number, at) = self.open.keys().find_map(|number| {
             let slab = self.all.get_mut(number).filter(|slab| slab.owner == owner)?;
             slab.take(bytes).map(|at| (*number, at))
@@ -129,9 +129,9 @@ impl Slabs {
 pub(crate) fn take(
     ours: &OurCard,
     (device, context): (usize, u64),
-    (kind, reach): (Kind, Reach),
+    (kind, reach): (MemoryKind, Reach),
     bytes: u64,
-) -> Answer<(u64, Backing, Room)> {
+) -> Answer<(u64, Backing, Footprint)> {
     let (unit, page) = (ours.card.node().alloc_bytes, ours.card.node().page_bytes);
     let slab_bytes = ours.card.node().slab();
     if slab_bytes <= unit || bytes > slab_bytes / 2 {
@@ -139,11 +139,11 @@ pub(crate) fn take(
         ours.take(kind, charged)?;
         let taken = ours.heap().and_then(|heap| heap.take(charged, reach));
         let (address, backing) = taken.inspect_err(|_| ours.give(kind, charged))?;
-        return Ok((address, backing, Room::Own(charged)));
+        return Ok((address, backing, Footprint::Own(charged)));
     }
-    let unit = if kind == Kind::Managed { unit.max(HOST_PAGE) } else { unit };
+    let unit = if kind == MemoryKind::Managed { unit.max(HOST_PAGE) } else { unit };
     let (bytes, owner) =
-        (bytes.max(1).next_multiple_of(unit).min(slab_bytes), Owner { device, context, kind, reach });
+        (bytes.max(1).next_multiple_of(unit).min(slab_bytes), SlabOwner { device, context, kind, reach });
     ours.well()?;
     if let Some(found) = lock(&SLABS).take(owner, bytes) {
         return Ok(found);
@@ -165,15 +165,15 @@ pub(crate) fn take(
 }
 
 /// Gives room back to the card; a slab with its last part.
-pub(crate) fn give(ours: &OurCard, kind: Kind, (id, room, backing): (u64, Room, &Backing)) {
+pub(crate) fn give(ours: &OurCard, kind: MemoryKind, (id, room, backing): (u64, Footprint, &Backing)) {
     let Ok(heap) = ours.heap() else { return };
     match room {
-        Room::Own(charged) => {
+        Footprint::Own(charged) => {
             if ipc::give(ours, id, (kind, charged)) == LetGo::Gone {
                 heap.give(charged, backing);
             }
         }
-        Room::Slab { slab, at, bytes } => {
+        Footprint::Slab { slab, at, bytes } => {
             backing.forget(bytes);
             let Some(gone) = lock(&SLABS).give(slab, (at, bytes)) else { return };
             if ipc::give(ours, slab, (kind, gone.bytes)) == LetGo::Gone {
@@ -183,7 +183,7 @@ pub(crate) fn give(ours: &OurCard, kind: Kind, (id, room, backing): (u64, Room, 
     }
 }
 
-impl Room {
+impl Footprint {
     /// What other processes open with an allocation of this room, and its bytes: all of a slab.
     pub(crate) fn lent(self, id: u64) -> (u64, u64) {
         match self {

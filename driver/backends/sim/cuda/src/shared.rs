@@ -42,7 +42,7 @@ pub(crate) enum Maker {
 
 /// What a descriptor says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ExportDescription {
     pid: u32,
     seat: u64,
     card: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Group(File);
 /// An importer's hold on it, until dropped.
 pub(crate) struct Import(File);
 
-impl Shared {
+impl ExportDescription {
     pub(crate) fn of(seat: &Seat, maker: Maker, (offset, bytes): (u64, u64)) -> Self {
         let wide = |number| u64::try_from(number).unwrap_or(u64::MAX);
         let (seat, card) = (wide(seat.index()), seat.card().number());
@@ -126,11 +126,11 @@ fn look(descriptor: i32) -> Answer<File> {
     OpenOptions::new().read(true).write(true).open(path).map_err(|_| INVALID_VALUE)
 }
 
-fn write(told: &Shared) -> Answer<File> {
+fn write(told: &ExportDescription) -> Answer<File> {
     write_to(File::from(heap::scratch_file()?), told)
 }
 
-fn write_to(file: File, told: &Shared) -> Answer<File> {
+fn write_to(file: File, told: &ExportDescription) -> Answer<File> {
     for (word, at) in told.words().iter().zip((0..).step_by(8)) {
         file.write_all_at(&word.to_le_bytes(), at).map_err(|_| UNKNOWN)?;
     }
@@ -138,12 +138,12 @@ fn write_to(file: File, told: &Shared) -> Answer<File> {
 }
 
 /// A descriptor for the caller.
-pub(crate) fn export(told: &Shared) -> Answer<(OwnedFd, Export)> {
+pub(crate) fn export(told: &ExportDescription) -> Answer<(OwnedFd, Export)> {
     locked(write(told)?)
 }
 
 /// The same of what the card keeps under a number.
-pub(crate) fn export_numbered(seat: &Seat, told: &Shared) -> Answer<(OwnedFd, Export)> {
+pub(crate) fn export_numbered(seat: &Seat, told: &ExportDescription) -> Answer<(OwnedFd, Export)> {
     let card = seat.card();
     // It has one for each earlier descriptor.
     match std::fs::hard_link(seat.content_file(), card.shared_content_file(told.number)) {
@@ -169,9 +169,9 @@ pub(crate) fn give_away(descriptor: OwnedFd) -> i32 {
 }
 
 /// What a descriptor of a caller names, if it was made so.
-pub(crate) fn import(descriptor: i32, maker: Maker) -> Answer<(Shared, Import)> {
+pub(crate) fn import(descriptor: i32, maker: Maker) -> Answer<(ExportDescription, Import)> {
     let file = look(descriptor)?;
-    let told = Shared::read(&file)?;
+    let told = ExportDescription::read(&file)?;
     if told.maker != maker as u64 {
         return Err(INVALID_VALUE);
     }
@@ -200,7 +200,7 @@ impl Export {
 
 impl Group {
     /// A new object's.
-    pub(crate) fn new(told: &Shared) -> Answer<Self> {
+    pub(crate) fn new(told: &ExportDescription) -> Answer<Self> {
         write(told).map(Self)
     }
 

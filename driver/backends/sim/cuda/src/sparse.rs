@@ -16,7 +16,7 @@ const TILE_BYTES: u64 = 64 << 10;
 
 /// Part of an array: the same level, layer and kind, and a range in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ArrayRegion {
     pub(crate) array: u64,
     /// Subresource type, level, layer.
     pub(crate) of: [u32; 3],
@@ -33,14 +33,14 @@ pub(crate) enum Behind {
     Nothing,
 }
 
-struct Bound {
-    part: Part,
+struct SparseBinding {
+    part: ArrayRegion,
     hold: Hold,
 }
 
-static BOUND: Mutex<Vec<Bound>> = Mutex::new(Vec::new());
+static BOUND: Mutex<Vec<SparseBinding>> = Mutex::new(Vec::new());
 
-impl Part {
+impl ArrayRegion {
     fn is_empty(&self) -> bool {
         self.from.iter().zip(self.to).any(|(from, to)| *from >= to)
     }
@@ -63,7 +63,7 @@ impl Part {
 }
 
 /// One entry of cuMemMapArrayAsync.
-pub(crate) fn change(part: Part, behind: Behind) -> Answer {
+pub(crate) fn change(part: ArrayRegion, behind: Behind) -> Answer {
     process::cards()?;
     let array = ARRAYS.get(part.array).or_else(|_| MIPMAPPED.get(part.array)).map_err(|_| INVALID_VALUE)?;
     if array.shape.flags & SPARSE == 0 || part.is_empty() {
@@ -85,7 +85,7 @@ pub(crate) fn change(part: Part, behind: Behind) -> Answer {
         Behind::Nothing => None,
     };
     let taken = bound.extract_if(.., |other| part.covers(&other.part)).collect::<Vec<_>>();
-    bound.extend(hold.map(|hold| Bound { part, hold }));
+    bound.extend(hold.map(|hold| SparseBinding { part, hold }));
     drop(bound);
     taken.iter().for_each(|bound| vmm::drop_hold(&bound.hold));
     Ok(())

@@ -3,7 +3,7 @@
 use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::image::Local;
 use crate::process::{self, CONTEXTS, Context, lock, must_live};
-use aliquot_sim_device::Kind;
+use aliquot_sim_device::MemoryKind;
 
 /// CU_LIMIT_STACK_SIZE of a new context; so much is in its own size.
 pub(crate) const FIRST: usize = 1024;
@@ -52,12 +52,12 @@ impl Stacks {
         let threads = RESIDENT_THREADS * u64::from(ours.card.facts().sms);
         let wanted = limit.max(kernels).checked_mul(threads).ok_or(OUT_OF_MEMORY)?;
         if wanted > self.taken {
-            ours.take(Kind::Context, wanted - self.taken)?;
+            ours.take(MemoryKind::Context, wanted - self.taken)?;
             // The call that ends the context gives back, after its end, what is recorded here.
-            must_live(context.handle).inspect_err(|_| ours.give(Kind::Context, wanted - self.taken))?;
+            must_live(context.handle).inspect_err(|_| ours.give(MemoryKind::Context, wanted - self.taken))?;
         } else {
             must_live(context.handle)?;
-            ours.give(Kind::Context, self.taken - wanted);
+            ours.give(MemoryKind::Context, self.taken - wanted);
         }
         *self = Self { limit, kernels, taken: wanted };
         Ok(())

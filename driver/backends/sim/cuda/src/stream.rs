@@ -7,7 +7,7 @@
 use crate::code::{Answer, CAPTURE_INVALIDATED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, NOT_READY};
 use crate::code::{INVALID_HANDLE, INVALID_VALUE};
 use crate::event::Event;
-use crate::graph::{Capture, Effect, Op, What};
+use crate::graph::{Capture, Effect, Op, WorkKind};
 use crate::handle::{Registry, Tag};
 use crate::line::{self, Line, Point, Role, Turn};
 use crate::memory;
@@ -93,7 +93,7 @@ impl Stream {
     }
 
     /// Hands work in: `nanos` of device time, and what it does to content. In a capture it is written down only.
-    pub(crate) fn run(&self, what: What, nanos: u64, effect: Option<Effect>) -> Answer {
+    pub(crate) fn run(&self, what: WorkKind, nanos: u64, effect: Option<Effect>) -> Answer {
         if let Some(capture) = self.capture() {
             return capture.add(self.id, Op::Work { what, nanos, effect });
         }

@@ -24,7 +24,7 @@ pub(crate) struct Row {
 }
 
 /// How a search ended.
-pub(crate) enum Found {
+pub(crate) enum LookupResult {
     /// Here it is.
     At(*const ()),
     /// No symbol of this name.
@@ -38,15 +38,17 @@ pub(crate) static ROWS: &[Row] = include!(concat!(env!("OUT_DIR"), "/table.rs"))
 
 /// The newest ABI of `symbol` that is not newer than `version`; of the same version the per-thread one, if
 /// `mode` requests it.
-pub(crate) fn find(symbol: &str, version: u32, mode: Mode) -> Found {
+pub(crate) fn find(symbol: &str, version: u32, mode: Mode) -> LookupResult {
     let first = ROWS.partition_point(|row| row.symbol < symbol);
     let rows = ROWS.get(first..).unwrap_or(&[]).iter().take_while(|row| row.symbol == symbol);
     let ours = rows.filter(|row| row.mode <= mode && present(row)).collect::<Vec<_>>();
     if ours.is_empty() {
-        return Found::No;
+        return LookupResult::No;
     }
     let fitting = ours.iter().filter(|row| row.version <= version);
-    fitting.max_by_key(|row| (row.version, row.mode)).map_or(Found::TooNew, |row| Found::At(row.address.0))
+    fitting
+        .max_by_key(|row| (row.version, row.mode))
+        .map_or(LookupResult::TooNew, |row| LookupResult::At(row.address.0))
 }
 
 /// Whether this driver has the row: it is not newer than the driver, and no fault takes it away.

@@ -8,12 +8,12 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
 use crate::heap::{self, BIG_PAGE, Backing, Reach};
-use crate::location::{self, Location, Place};
+use crate::location::{self, Location, MemoryLocation};
 use crate::memory::{self, Allocation, Payer};
 use crate::multicast::{self, Team};
 use crate::process::{self, OurCard, lock};
-use crate::shared::{self, Export, Import, Maker, Shared};
-use aliquot_sim_device::Kind;
+use crate::shared::{self, Export, ExportDescription, Import, Maker};
+use aliquot_sim_device::MemoryKind;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ pub(crate) struct Properties {
 }
 
 /// The owner of a physical allocation.
-enum Owner {
+enum PhysicalOwner {
     /// The card's, of which this process pays for it.
     Card,
     /// The host's: free.
@@ -45,7 +45,7 @@ enum Owner {
 pub(crate) struct Physical {
     pub(crate) device: usize,
     bytes: u64,
-    owner: Owner,
+    owner: PhysicalOwner,
     backing: Backing,
     pub(crate) properties: Properties,
     life: Mutex<Life>,
@@ -92,16 +92,16 @@ impl Physical {
     /// A multicast object's cards and memory.
     pub(crate) fn team(&self) -> Option<&Team> {
         match &self.owner {
-            Owner::Team(team) => Some(team),
-            Owner::Card | Owner::Host | Owner::Other(_) => None,
+            PhysicalOwner::Team(team) => Some(team),
+            PhysicalOwner::Card | PhysicalOwner::Host | PhysicalOwner::Other(_) => None,
         }
     }
 
     fn give_back(&self, ours: &OurCard) {
         let number = lock(&self.life).number;
         match ours.seat() {
-            Ok(seat) if number != 0 => seat.give_shared(Kind::Physical, self.bytes, number),
-            _ => ours.give(Kind::Physical, self.bytes),
+            Ok(seat) if number != 0 => seat.give_shared(MemoryKind::Physical, self.bytes, number),
+            _ => ours.give(MemoryKind::Physical, self.bytes),
         }
     }
 
@@ -119,7 +119,7 @@ pub(crate) fn granularity(properties: Properties) -> Answer<u64> {
     Ok(BIG_PAGE)
 }
 
-fn add(device: usize, bytes: u64, (owner, backing): (Owner, Backing), properties: Properties) -> u64 {
+fn add(device: usize, bytes: u64, (owner, backing): (PhysicalOwner, Backing), properties: Properties) -> u64 {
     let life = Mutex::new(Life { references: 1, ..Life::default() });
     PHYSICAL.add(|_| Physical { device, bytes, owner, backing, properties, life }).0
 }
@@ -132,19 +132,19 @@ pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u
         return Err(INVALID_VALUE);
     }
     let (device, charged) = match properties.location.find()? {
-        Place::Card(device) => (device, true),
-        Place::Host => (0, false),
+        MemoryLocation::Card(device) => (device, true),
+        MemoryLocation::Host => (0, false),
     };
     let ours = process::cards()?.get(device).ok_or(INVALID_DEVICE)?;
     if charged {
-        ours.take(Kind::Physical, bytes)?;
+        ours.take(MemoryKind::Physical, bytes)?;
     }
     let (_, backing) = ours.heap()?.take(bytes, Reach::Wide).inspect_err(|_| {
         if charged {
-            ours.give(Kind::Physical, bytes);
+            ours.give(MemoryKind::Physical, bytes);
         }
     })?;
-    let owner = if charged { Owner::Card } else { Owner::Host };
+    let owner = if charged { PhysicalOwner::Card } else { PhysicalOwner::Host };
     Ok(add(device, bytes, (owner, backing), properties))
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn create_team(team: Team, bytes: u64, handle_types: u32) -> Answer<u
     let ours = process::card(0)?;
     let (_, backing) = ours.heap()?.take(bytes, Reach::Wide)?;
     let properties = Properties { location: Location { kind: location::NONE, number: 0 }, handle_types };
-    Ok(add(0, bytes, (Owner::Team(team), backing), properties))
+    Ok(add(0, bytes, (PhysicalOwner::Team(team), backing), properties))
 }
 
 /// One more reference to what `wanted` names, by its handle, if this process has it.
@@ -186,15 +186,15 @@ fn end(handle: u64, physical: &Arc<Physical>) {
     let ours = process::cards().ok().and_then(|cards| cards.get(physical.device));
     if let Some(ours) = ours {
         match &physical.owner {
-            Owner::Card => physical.give_back(ours),
-            Owner::Other(import) => {
+            PhysicalOwner::Card => physical.give_back(ours),
+            PhysicalOwner::Other(import) => {
                 drop(lock(import).take());
                 // It may have been the last to have it.
                 ours.card.reap();
             }
-            Owner::Host | Owner::Team(_) => {}
+            PhysicalOwner::Host | PhysicalOwner::Team(_) => {}
         }
-        if !matches!(physical.owner, Owner::Other(_))
+        if !matches!(physical.owner, PhysicalOwner::Other(_))
             && let Ok(heap) = ours.heap()
         {
             heap.give(physical.bytes, &physical.backing);
@@ -277,7 +277,8 @@ pub(crate) fn export_range(address: u64, bytes: u64) -> Answer<Option<i32>> {
         return Err(INVALID_VALUE);
     }
     let seat = process::cards()?.get(first.device).ok_or(INVALID_DEVICE)?.seat()?;
-    let (descriptor, _) = shared::export(&Shared::of(seat, Maker::Range, (first.backing.offset, bytes)))?;
+    let (descriptor, _) =
+        shared::export(&ExportDescription::of(seat, Maker::Range, (first.backing.offset, bytes)))?;
     for hold in holds {
         lock(&hold.1.life).exports.push(Export::of(&descriptor)?);
         note_exported(hold);
@@ -307,7 +308,8 @@ fn share(handle: u64, physical: Arc<Physical>, maker: Maker) -> Answer<i32> {
     if life.number == 0 {
         life.number = seat.share(physical.bytes).ok_or(OUT_OF_MEMORY)?;
     }
-    let told = Shared::of(seat, maker, (physical.backing.offset, physical.bytes)).under(life.number);
+    let told =
+        ExportDescription::of(seat, maker, (physical.backing.offset, physical.bytes)).under(life.number);
     let (descriptor, export) = shared::export_numbered(seat, &told)?;
     life.exports.push(export);
     drop(life);
@@ -342,7 +344,7 @@ pub(crate) fn import(descriptor: i32, kind: u32) -> Answer<u64> {
     }
     let ours = cards.get(device).ok_or(INVALID_DEVICE)?;
     let properties = Properties { location: Location::of_card(device)?, handle_types: FILE_DESCRIPTOR };
-    let owner = Owner::Other(Mutex::new(Some(import)));
+    let owner = PhysicalOwner::Other(Mutex::new(Some(import)));
     Ok(add(device, told.bytes, (owner, told.backing(&ours.card)?), properties))
 }
 

@@ -9,7 +9,7 @@ use crate::line::Turn;
 use crate::memory::{self, Payer};
 use crate::process;
 use crate::stream::Stream;
-use aliquot_sim_device::{Kind, monotonic_nanos};
+use aliquot_sim_device::{MemoryKind, monotonic_nanos};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) enum Width {
 }
 
 #[derive(Clone)]
-enum Place {
+enum WordAddress {
     Device(Backing, u64),
     Host(u64),
 }
@@ -37,14 +37,14 @@ enum Until {
 
 /// What is done to a word.
 #[derive(Clone)]
-enum What {
+enum WordOperation {
     Wait(Until),
     Write,
 }
 
 /// One operation; `None`: a barrier, which in an order as strict as this one's is nothing.
 #[derive(Clone)]
-pub(crate) struct WordOp(Option<(What, Place, Width, u64)>);
+pub(crate) struct WordOp(Option<(WordOperation, WordAddress, Width, u64)>);
 
 /// Operations of one call, and how many are done.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ pub(crate) struct Batch {
 
 /// The vendor's description of an operation, word by word: kind; address; value; flags; an alias, which is
 /// unused.
-pub(crate) type Described = [u64; 6];
+pub(crate) type OperationWords = [u64; 6];
 
 /// Most operations of one call.
 const BATCH_MAX: usize = 256;
@@ -89,13 +89,13 @@ impl Width {
     }
 }
 
-impl Place {
+impl WordAddress {
     fn of(address: u64, width: Width) -> Answer<Self> {
         if !address.is_multiple_of(width.bytes()) {
             return Err(INVALID_VALUE);
         }
         match memory::find(address) {
-            Some(found) if matches!(found.payer, Payer::Card(Kind::Managed, _)) => Err(INVALID_VALUE),
+            Some(found) if matches!(found.payer, Payer::Card(MemoryKind::Managed, _)) => Err(INVALID_VALUE),
             Some(_) => memory::range(address, width.bytes()).map(|(backing, at)| Self::Device(backing, at)),
             None => memory::host_word(address, width, None).map(|_| Self::Host(address)),
         }
@@ -140,7 +140,7 @@ impl WordOp {
             flags if flags & FLUSH != 0 => return Err(NOT_SUPPORTED),
             _ => return Err(INVALID_VALUE),
         };
-        Ok(Self(Some((What::Wait(until), Place::of(address, width)?, width, value))))
+        Ok(Self(Some((WordOperation::Wait(until), WordAddress::of(address, width)?, width, value))))
     }
 
     /// A write, with the vendor's flags.
@@ -148,11 +148,11 @@ impl WordOp {
         if flags & !NO_BARRIER != 0 {
             return Err(INVALID_VALUE);
         }
-        Ok(Self(Some((What::Write, Place::of(address, width)?, width, value))))
+        Ok(Self(Some((WordOperation::Write, WordAddress::of(address, width)?, width, value))))
     }
 
     /// One as described.
-    fn described([kind, address, value, flags, _alias, _]: Described) -> Answer<Self> {
+    fn described([kind, address, value, flags, _alias, _]: OperationWords) -> Answer<Self> {
         let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
         match low(kind) {
             1 => Self::wait(address, Width::Four, value, low(flags)),
@@ -169,8 +169,10 @@ impl WordOp {
     fn go(&self) -> bool {
         let Self(Some((what, place, width, value))) = self else { return true };
         match what {
-            What::Wait(until) => place.load(*width).is_ok_and(|found| until.holds(*width, found, *value)),
-            What::Write => {
+            WordOperation::Wait(until) => {
+                place.load(*width).is_ok_and(|found| until.holds(*width, found, *value))
+            }
+            WordOperation::Write => {
                 // Memory that is gone by now takes nothing; the card would stop with a fault.
                 let _unreported = place.store(*width, *value);
                 true
@@ -181,7 +183,7 @@ impl WordOp {
 
 impl Batch {
     /// Of so many at most.
-    pub(crate) fn of(described: &[Described]) -> Answer<Self> {
+    pub(crate) fn of(described: &[OperationWords]) -> Answer<Self> {
         if described.is_empty() || described.len() > BATCH_MAX {
             return Err(INVALID_VALUE);
         }

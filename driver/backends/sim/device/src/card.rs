@@ -23,7 +23,7 @@ use std::time::Duration;
 /// What device memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MemoryKind {
     /// cuMemAlloc, cuMemAllocPitch.
     Plain,
     /// cuMemAllocManaged, taken to be resident in full.
@@ -42,7 +42,7 @@ pub enum Kind {
     Module,
 }
 
-impl Kind {
+impl MemoryKind {
     /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Plain,
@@ -81,7 +81,7 @@ pub struct Process {
     pub pid: u32,
     /// Bytes it holds.
     pub held_bytes: u64,
-    /// The same by [`Kind::ALL`].
+    /// The same by [`MemoryKind::ALL`].
     pub held_by_kind: [u64; 8],
     /// The most it ever held, in bytes.
     pub high_water_bytes: u64,
@@ -121,14 +121,14 @@ pub struct Card {
     /// Directory of what processes make: contents and shared memory.
     contents: Arc<Path>,
     /// `None`: it is the whole card.
-    part: Option<Arc<Part>>,
+    part: Option<Arc<MigPart>>,
     /// State files of opened GPU instances; they stay mapped.
     parts: Arc<Mutex<BTreeMap<u64, Arc<Mapping>>>>,
 }
 
 /// What distinguishes a MIG device from its card.
 #[derive(Debug)]
-struct Part {
+struct MigPart {
     /// Serial number of the GPU instance.
     serial: u64,
     facts: CardFacts,
@@ -168,7 +168,7 @@ impl Card {
                 mapping
             }
         };
-        let part = Part { serial, facts, whole: Arc::clone(&self.mapping) };
+        let part = MigPart { serial, facts, whole: Arc::clone(&self.mapping) };
         Ok(Self { mapping, part: Some(Arc::new(part)), ..self.clone() })
     }
 

@@ -43,7 +43,7 @@ pub enum Action {
 /// A card as the plan names it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
-pub enum Named {
+pub enum CardSelector {
     /// By its place.
     Index(usize),
     /// By its UUID, or that of a MIG device on it.
@@ -63,13 +63,13 @@ struct Fault {
     symbol: String,
     call: Option<u64>,
     action: Action,
-    card: Option<Named>,
+    card: Option<CardSelector>,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct SymbolFaults {
     calls: AtomicU64,
-    faults: Vec<(Option<u64>, Action, Option<Named>)>,
+    faults: Vec<(Option<u64>, Action, Option<CardSelector>)>,
 }
 
 /// How a call fails.
@@ -85,8 +85,8 @@ pub enum Struck {
 
 /// The faults of a process.
 #[derive(Debug, Default)]
-pub struct Plan {
-    symbols: HashMap<String, Watched>,
+pub struct FaultPlan {
+    symbols: HashMap<String, SymbolFaults>,
 }
 
 /// Why `faults.toml` was refused.
@@ -113,11 +113,11 @@ pub enum PlanError {
 }
 
 /// The card that is meant, with the MIG device where that is.
-fn named_on<'a>(device: &'a Device, named: Option<&Named>) -> Option<(&'a Card, Option<MigDevice>)> {
+fn named_on<'a>(device: &'a Device, named: Option<&CardSelector>) -> Option<(&'a Card, Option<MigDevice>)> {
     let uuid = match named {
         None => return device.card(0).map(|card| (card, None)),
-        Some(Named::Index(index)) => return device.card(*index).map(|card| (card, None)),
-        Some(Named::Uuid(uuid)) => uuid,
+        Some(CardSelector::Index(index)) => return device.card(*index).map(|card| (card, None)),
+        Some(CardSelector::Uuid(uuid)) => uuid,
     };
     let meant = |card: &'a Card| {
         if card.facts().uuid == *uuid {
@@ -129,7 +129,7 @@ fn named_on<'a>(device: &'a Device, named: Option<&Named>) -> Option<(&'a Card, 
     device.cards().iter().find_map(meant)
 }
 
-impl Plan {
+impl FaultPlan {
     /// Reads `faults.toml` of `dir`; no faults where there is none.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Plan {
             Err(source) => return Err(PlanError::Read { path, source }),
         };
         let text: Text = toml::from_str(&text).map_err(|source| PlanError::Parse { path, source })?;
-        let mut symbols = HashMap::<String, Watched>::new();
+        let mut symbols = HashMap::<String, SymbolFaults>::new();
         for fault in text.faults {
             symbols.entry(fault.symbol).or_default().faults.push((fault.call, fault.action, fault.card));
         }
@@ -158,7 +158,7 @@ impl Plan {
 
     /// Counts a call of `symbol`; what happens to it, and to which card where one is named.
     #[must_use]
-    pub fn strike(&self, symbol: &str) -> Vec<(Action, Option<&Named>)> {
+    pub fn strike(&self, symbol: &str) -> Vec<(Action, Option<&CardSelector>)> {
         let Some(watched) = self.symbols.get(symbol) else { return Vec::new() };
         let call = watched.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let due = watched.faults.iter().filter(|(number, ..)| number.is_none_or(|number| number == call));

@@ -11,12 +11,12 @@ use crate::schedule::SEATS;
 /// The most allocations of a card that are shared at once.
 const PLACES: usize = 4096;
 /// These, for the header of a card's file.
-pub(crate) const PLACE: Record = Record::of::<Place>(PLACES);
+pub(crate) const PLACE: Record = Record::of::<IpcEntry>(PLACES);
 
 /// One allocation. All zero: a free place.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Place {
+struct IpcEntry {
     /// Never the same twice; 0: nothing is here.
     number: u64,
     bytes: u64,
@@ -40,11 +40,11 @@ pub(crate) enum By {
 
 /// The IPC-shared memory of a card. All zero: none.
 #[repr(C)]
-pub(crate) struct Lent {
+pub(crate) struct IpcTable {
     made: u64,
     /// One behind the last place ever used.
     used: u64,
-    places: [Place; PLACES],
+    places: [IpcEntry; PLACES],
 }
 
 /// The state of shared memory after its exporter released it.
@@ -56,9 +56,9 @@ pub enum LetGo {
     StillOpen,
 }
 
-// === impl Place ===
+// === impl IpcEntry ===
 
-impl Place {
+impl IpcEntry {
     fn is_open(&self) -> bool {
         self.openers.iter().any(|word| *word != 0)
     }
@@ -83,15 +83,15 @@ fn maker_of(seat: usize) -> u64 {
     u64::try_from(seat).unwrap_or(u64::MAX - 1) + 1
 }
 
-// === impl Lent ===
+// === impl IpcTable ===
 
-impl Lent {
-    fn used(&mut self) -> &mut [Place] {
+impl IpcTable {
+    fn used(&mut self) -> &mut [IpcEntry] {
         let used = usize::try_from(self.used).unwrap_or(PLACES).min(PLACES);
         self.places.get_mut(..used).unwrap_or_default()
     }
 
-    fn place(&mut self, number: u64) -> Option<&mut Place> {
+    fn place(&mut self, number: u64) -> Option<&mut IpcEntry> {
         self.used().iter_mut().find(|place| place.number == number && number != 0)
     }
 
@@ -101,7 +101,7 @@ impl Lent {
         self.made += 1;
         let place = self.places.get_mut(at)?;
         let (number, maker) = (self.made, maker_of(seat));
-        *place = Place { number, bytes, maker, openers: [0; SEATS / 64], described: by as u64 };
+        *place = IpcEntry { number, bytes, maker, openers: [0; SEATS / 64], described: by as u64 };
         self.used = self.used.max(u64::try_from(at + 1).unwrap_or(0));
         Some(self.made)
     }

@@ -36,9 +36,9 @@ pub mod schedule;
 mod xid;
 
 pub use card::{
-    Busy, CONTENTS, Card, Full, Health, Kind, Mark, Moment, Process, Seat, SeatError, WINDOW_NANOS,
+    Busy, CONTENTS, Card, Full, Health, Mark, MemoryKind, Moment, Process, Seat, SeatError, WINDOW_NANOS,
 };
-pub use fault::{Action, Named, Plan, PlanError, Struck};
+pub use fault::{Action, CardSelector, FaultPlan, PlanError, Struck};
 pub use header::{CardFault, Record};
 pub use install::{InstallError, install};
 pub use lent::LetGo;
@@ -47,11 +47,11 @@ pub use mig::{
     GpuInstance, INSTANCES, Instance, MIG_DEVICES, MigDevice, MigError, Placement, compute_slices,
 };
 pub use node::{
-    AsyncFrees, CardFacts, ComputeMode, Does, GraphMemory, Listed, MigAccess, MigMode, Node, NodeError,
-    ProcessSamples, StackLimits, StreamHandles,
+    AsyncFrees, CardFacts, ComputeMode, GraphMemory, ListedProcess, MigAccess, MigMode, Node, NodeError,
+    ProcessList, ProcessSamples, StackLimits, StreamHandles,
 };
 pub use profile::{PROFILES, Profile};
-pub use xid::{Seen, Xid};
+pub use xid::{ReportPosition, Xid};
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ impl Device {
     /// # Errors
     ///
     /// [`PlanError`] where the file cannot be read or says something unknown.
-    pub fn plan(&self) -> Result<Plan, PlanError> {
-        Plan::read(&self.dir)
+    pub fn plan(&self) -> Result<FaultPlan, PlanError> {
+        FaultPlan::read(&self.dir)
     }
 }

@@ -73,7 +73,7 @@ impl OpenError {
 
 /// What lies in a card's file.
 #[repr(C)]
-struct Shared {
+struct CardFile {
     /// [`MAGIC`], once all before `state` is written.
     magic: AtomicU64,
     /// What [`header::records`] of the build that made it says, as pairs of bytes and count.
@@ -89,17 +89,17 @@ struct Shared {
 /// A card's file, mapped until the process exits: handles of a driver are never taken back.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    shared: &'static Shared,
+    shared: &'static CardFile,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for CardFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shared")
     }
 }
 
 // SAFETY: `state` is reached through `Mapping::with` alone, which holds the mutex; `mutex` is a process-shared pthread mutex.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for CardFile {}
 
 /// Whether the last holder of the lock died inside.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Mapping {
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
             return Err(fail(std::io::Error::last_os_error()));
         }
-        let size = size_of::<Shared>();
+        let size = size_of::<CardFile>();
         let head = look_at(path, &file)?;
         let bytes = u64::try_from(size).unwrap_or(u64::MAX);
         if head == Head::Unwritten && file.metadata().map_err(fail)?.len() < bytes {
@@ -141,7 +141,7 @@ impl Mapping {
             return Err(fail(std::io::Error::last_os_error()));
         }
         // SAFETY: page-aligned, `size` bytes, every bit pattern of integers is valid; zeroes are a valid State.
-        let shared: &'static Shared = unsafe { &*base.cast::<Shared>() };
+        let shared: &'static CardFile = unsafe { &*base.cast::<CardFile>() };
         let made = match head {
             Head::Card => Ok(()),
             Head::Unwritten => init(shared).map_err(fail),
@@ -221,10 +221,10 @@ impl Drop for Unlock {
 /// Allocates the blocks of a card's file, except for seats behind the first `seats`. On a full file system,
 /// access to a page without a block raises SIGBUS.
 pub(crate) fn back(file: &File, seats: usize) -> std::io::Result<()> {
-    let state = std::mem::offset_of!(Shared, state);
+    let state = std::mem::offset_of!(CardFile, state);
     let seats_end = state + State::SEATS_AT + seats * State::SEAT_BYTES;
     let behind = state + State::BEHIND_SEATS;
-    for (from, to) in [(0, seats_end.min(behind)), (behind, size_of::<Shared>())] {
+    for (from, to) in [(0, seats_end.min(behind)), (behind, size_of::<CardFile>())] {
         let (from, length) = (libc::off_t::try_from(from), libc::off_t::try_from(to - from));
         let (Ok(from), Ok(length)) = (from, length) else {
             return Err(std::io::ErrorKind::InvalidInput.into());
@@ -256,7 +256,7 @@ fn look_at(path: &Path, file: &File) -> Result<Head, OpenError> {
         }
     }
     let length = file.metadata().map_err(fail)?.len();
-    let expected = u64::try_from(size_of::<Shared>()).unwrap_or(u64::MAX);
+    let expected = u64::try_from(size_of::<CardFile>()).unwrap_or(u64::MAX);
     let records = header::records::<libc::pthread_mutex_t>();
     let told = header::check(&head, (length, expected), &records).map_err(refuse)?;
     if told == Head::Unwritten && is_written_behind(file).map_err(fail)? {
@@ -267,7 +267,7 @@ fn look_at(path: &Path, file: &File) -> Result<Head, OpenError> {
 
 /// Whether any byte of a state is written.
 fn is_written_behind(mut file: &File) -> std::io::Result<bool> {
-    let behind = u64::try_from(std::mem::offset_of!(Shared, state)).unwrap_or(u64::MAX);
+    let behind = u64::try_from(std::mem::offset_of!(CardFile, state)).unwrap_or(u64::MAX);
     file.seek(SeekFrom::Start(behind))?;
     let mut chunk = vec![0; 1 << 16];
     loop {
@@ -289,7 +289,7 @@ pub(crate) fn is_made(path: &Path) -> Result<bool, OpenError> {
 }
 
 /// Writes all that goes before the state, the first word last.
-fn init(shared: &Shared) -> std::io::Result<()> {
+fn init(shared: &CardFile) -> std::io::Result<()> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
     let pointer = attributes.as_mut_ptr();
     // SAFETY: `pointer` is to be initialised by this call.

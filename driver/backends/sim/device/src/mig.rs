@@ -56,7 +56,7 @@ pub struct GpuInstance {
 /// All instances of a card.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Table {
+pub(crate) struct InstanceTable {
     made: u64,
     places: [GpuInstance; INSTANCES],
 }
@@ -115,9 +115,9 @@ impl Placement {
     }
 }
 
-// === impl Table ===
+// === impl InstanceTable ===
 
-impl Table {
+impl InstanceTable {
     fn there(&self) -> impl Iterator<Item = &GpuInstance> {
         self.places.iter().filter(|gpu| gpu.instance.is_there())
     }
@@ -404,7 +404,7 @@ pub const fn compute_slices(profile: u32) -> Option<u32> {
     }
 }
 
-impl Table {
+impl InstanceTable {
     fn gpu(&mut self, serial: u64) -> Result<&mut GpuInstance, MigError> {
         let mut all = self.places.iter_mut();
         all.find(|gpu| serial != 0 && gpu.instance.serial == serial).ok_or(MigError::Unknown)

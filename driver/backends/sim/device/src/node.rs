@@ -61,7 +61,7 @@ pub struct Node {
     pub mig_access: MigAccess,
     /// Processes that NVML lists beside those that compute.
     #[serde(rename = "process")]
-    pub listed: Vec<Listed>,
+    pub listed: Vec<ListedProcess>,
     /// The cards, in index order.
     #[serde(rename = "card")]
     pub cards: Vec<CardFacts>,
@@ -100,14 +100,14 @@ pub struct CardFacts {
 /// A process that does something else on a card than to compute by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Listed {
+pub struct ListedProcess {
     /// The process.
     pub pid: u32,
     /// The card, by its place.
     #[serde(default)]
     pub card: usize,
     /// What it does.
-    pub does: Does,
+    pub does: ProcessList,
     /// What it holds for that, in bytes.
     pub bytes: u64,
 }
@@ -115,7 +115,7 @@ pub struct Listed {
 /// In which of NVML's lists a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Does {
+pub enum ProcessList {
     /// It draws.
     Graphics,
     /// It computes through an MPS server.

@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use fault::{NpuAction, NpuFault};
-pub use store::{Ailment, FaultEvent, NpuState, Vnpu};
-pub use template::{Amounts, NpuTemplate, Table, knows_model};
+pub use store::{ChipHealth, FaultEvent, NpuState, Vnpu};
+pub use template::{Amounts, NpuTemplate, TemplateTable, knows_model};
 
 /// File that describes the machine.
 pub const MACHINE_FILE: &str = "npus.toml";
@@ -171,7 +171,7 @@ pub enum NpuError {
 pub struct Npus {
     dir: PathBuf,
     machine: Machine,
-    tables: Vec<Table>,
+    tables: Vec<TemplateTable>,
 }
 
 impl Default for Machine {
@@ -273,7 +273,7 @@ impl Npus {
     ///
     /// # Errors
     /// [`NpuError::NoDevice`].
-    pub fn chip(&self, phy: usize) -> Result<(&Chip, &Table), NpuError> {
+    pub fn chip(&self, phy: usize) -> Result<(&Chip, &TemplateTable), NpuError> {
         self.machine.chips.get(phy).zip(self.tables.get(phy)).ok_or(NpuError::NoDevice)
     }
 
@@ -380,7 +380,7 @@ impl Npus {
     ///
     /// # Errors
     /// [`NpuError::File`].
-    pub fn set_health(&self, phy: usize, ailment: &Ailment) -> Result<(), NpuError> {
+    pub fn set_health(&self, phy: usize, ailment: &ChipHealth) -> Result<(), NpuError> {
         self.chip(phy)?;
         self.change(|state| {
             state.report(phy, ailment);

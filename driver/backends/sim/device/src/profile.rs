@@ -71,18 +71,18 @@ pub struct Profile {
 #[derive(Deserialize)]
 struct Model {
     #[serde(rename = "match")]
-    matching: Matching,
-    partitioning: Table,
+    matching: CardMatch,
+    partitioning: ProfileTable,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Matching {
+struct CardMatch {
     product_names: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Table {
+struct ProfileTable {
     template: Vec<Template>,
 }
 

@@ -25,7 +25,7 @@ pub struct Xid {
 
 /// A reader's position in a card's reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen(u64);
+pub struct ReportPosition(u64);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -55,12 +55,12 @@ impl Reports {
     }
 
     /// The oldest kept one that was not seen.
-    fn after(&self, seen: Seen) -> Option<(Seen, Xid)> {
+    fn after(&self, seen: ReportPosition) -> Option<(ReportPosition, Xid)> {
         let oldest = self.made.saturating_sub(u64::try_from(KEPT).unwrap_or(0));
         let number = seen.0.max(oldest);
         let report = self.kept.get(place(number)).filter(|_| number < self.made)?;
         let instance = Some((report.gpu, report.compute)).filter(|(gpu, _)| *gpu != NO_INSTANCE);
-        Some((Seen(number + 1), Xid { number: report.number, at: report.at, instance }))
+        Some((ReportPosition(number + 1), Xid { number: report.number, at: report.at, instance }))
     }
 }
 
@@ -83,20 +83,20 @@ impl Card {
     #[must_use]
     pub fn last_xid(&self) -> u64 {
         self.with(|state| {
-            let last = state.xids.made.checked_sub(1).map(Seen);
+            let last = state.xids.made.checked_sub(1).map(ReportPosition);
             last.and_then(|last| state.xids.after(last)).map_or(0, |(_, xid)| xid.number)
         })
     }
 
     /// Everything that it reported until now.
     #[must_use]
-    pub fn xids_until_now(&self) -> Seen {
-        self.with(|state| Seen(state.xids.made))
+    pub fn xids_until_now(&self) -> ReportPosition {
+        self.with(|state| ReportPosition(state.xids.made))
     }
 
     /// What it reported after that, with what is seen then; of more than it keeps the oldest are lost.
     #[must_use]
-    pub fn xid_after(&self, seen: Seen) -> Option<(Seen, Xid)> {
+    pub fn xid_after(&self, seen: ReportPosition) -> Option<(ReportPosition, Xid)> {
         self.with(|state| state.xids.after(seen))
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::code::{Answer, GPU_IS_LOST, INVALID_VALUE, NOT_SUPPORTED, TIMEOUT};
 use crate::library;
-use aliquot_sim_device::{Card, Health, Seen, Xid, monotonic_nanos};
+use aliquot_sim_device::{Card, Health, ReportPosition, Xid, monotonic_nanos};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,16 +28,16 @@ const LOOK: Duration = Duration::from_millis(1);
 const SLEEP: Duration = Duration::from_millis(60_000);
 
 /// A card in a set.
-struct Watched {
+struct WatchedCard {
     card: &'static Card,
     kinds: u64,
-    seen: Seen,
+    seen: ReportPosition,
 }
 
 /// The sets, by handle; handles are not given again.
 struct Sets {
     made: u64,
-    there: BTreeMap<u64, Vec<Watched>>,
+    there: BTreeMap<u64, Vec<WatchedCard>>,
 }
 
 static SETS: Mutex<Sets> = Mutex::new(Sets { made: 0, there: BTreeMap::new() });
@@ -87,7 +87,7 @@ pub(crate) fn register(card: u64, kinds: u64, set: u64) -> Answer {
             }
             watched.kinds |= kinds;
         }
-        None => set.push(Watched { card, kinds, seen: card.xids_until_now() }),
+        None => set.push(WatchedCard { card, kinds, seen: card.xids_until_now() }),
     }
     // A thread that sleeps on another card alone has to start watching this one.
     set.iter().for_each(|watched| watched.card.stir());
@@ -138,9 +138,9 @@ fn next(set: u64) -> Answer<Option<(&'static Card, Xid)>> {
     }
 }
 
-impl Watched {
+impl WatchedCard {
     /// A caller without access to the instances of a card in MIG mode gets events of the whole card alone.
-    fn next(&mut self, everything: bool) -> Option<(Seen, Xid)> {
+    fn next(&mut self, everything: bool) -> Option<(ReportPosition, Xid)> {
         loop {
             let (seen, xid) = self.card.xid_after(self.seen)?;
             if everything || xid.instance.is_none() {

@@ -6,13 +6,13 @@ use crate::code::{
 };
 use crate::events;
 use aliquot_sim_device::{
-    Card, Device, GpuInstance, Health, MigAccess, MigDevice, Plan, Struck, effective_user,
+    Card, Device, FaultPlan, GpuInstance, Health, MigAccess, MigDevice, Struck, effective_user,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-static SIMULATION: OnceLock<Option<(Device, Plan)>> = OnceLock::new();
+static SIMULATION: OnceLock<Option<(Device, FaultPlan)>> = OnceLock::new();
 /// nvmlInit calls without their nvmlShutdown.
 static INITIALISED: AtomicU64 = AtomicU64::new(0);
 
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Device = 0x51,
 }
 
-fn simulation() -> Option<&'static (Device, Plan)> {
+fn simulation() -> Option<&'static (Device, FaultPlan)> {
     let open = || {
         let device = aliquot_sim_device::open(&aliquot_sim_device::dir_from_env()).ok()?;
         let plan = device.plan().ok()?;

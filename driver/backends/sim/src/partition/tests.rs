@@ -2,7 +2,7 @@ use aliquot_core::card::Health;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, TemplateName};
 use aliquot_core::partition::PlacementName;
-use aliquot_core::ports::{BackendError, DeviceBackend, Expected, PartitionAt};
+use aliquot_core::ports::{BackendError, DeviceBackend, ExpectedPartition, PartitionAt};
 
 use crate::{Call, Effect, Fault, NodeFile, Personality, SimNode};
 
@@ -53,8 +53,11 @@ fn hardware_refuses_counter_excess_and_unknown_templates() {
     let foreign = PartitionAt { card: CardUuid::new("GPU-none").unwrap(), ..big.clone() };
     assert!(matches!(node.create_partition(&foreign), Err(BackendError::UnknownCard(_))));
 
-    node.destroy_partition(&big, &Expected::Handle(live.handle)).unwrap();
-    assert!(matches!(node.destroy_partition(&big, &Expected::Any), Err(BackendError::Absent { .. })));
+    node.destroy_partition(&big, &ExpectedPartition::Handle(live.handle)).unwrap();
+    assert!(matches!(
+        node.destroy_partition(&big, &ExpectedPartition::Any),
+        Err(BackendError::Absent { .. })
+    ));
     node.create_partition(&small).unwrap();
 }
 
@@ -63,11 +66,11 @@ fn a_partition_made_again_is_another_one() {
     let node = node("ascend-310p");
     let place = at(&node, 0, "vir02", "vg0");
     let first = node.create_partition(&place).unwrap();
-    node.destroy_partition(&place, &Expected::Any).unwrap();
+    node.destroy_partition(&place, &ExpectedPartition::Any).unwrap();
     let second = node.create_partition(&place).unwrap();
     assert_eq!(first.handle.id, second.handle.id);
     assert_ne!(first.handle.uuid, second.handle.uuid);
-    let error = node.destroy_partition(&place, &Expected::Handle(first.handle)).unwrap_err();
+    let error = node.destroy_partition(&place, &ExpectedPartition::Handle(first.handle)).unwrap_err();
     assert!(matches!(error, BackendError::Replaced { .. }));
     assert_eq!(node.partitions().unwrap(), [second]);
 }
@@ -148,6 +151,9 @@ effect = "busy"
     assert_eq!(cards[0].found.len(), 1);
     assert_eq!(cards[1].health, Health::Unhealthy("Xid 79".to_owned()));
     let place = at(&node, 0, "3g.40gb", "0");
-    assert!(matches!(node.destroy_partition(&place, &Expected::Any), Err(BackendError::Busy { .. })));
-    node.destroy_partition(&place, &Expected::Any).unwrap();
+    assert!(matches!(
+        node.destroy_partition(&place, &ExpectedPartition::Any),
+        Err(BackendError::Busy { .. })
+    ));
+    node.destroy_partition(&place, &ExpectedPartition::Any).unwrap();
 }

@@ -12,8 +12,8 @@ fn object(name: &str, uid: &str, version: &str) -> api::ResourceSlice {
     object
 }
 
-fn listed(objects: &[api::ResourceSlice]) -> Copies {
-    let mut copies = Copies::new("aliquot.dev", "n1");
+fn listed(objects: &[api::ResourceSlice]) -> ServerCopies {
+    let mut copies = ServerCopies::new("aliquot.dev", "n1");
     copies.observe(Event::Init);
     for object in objects {
         copies.observe(Event::InitApply(object.clone()));

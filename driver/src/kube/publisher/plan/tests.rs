@@ -10,13 +10,13 @@ const DRIVER: &str = "aliquot.dev";
 
 /// A server in memory: writes take effect at once, in order.
 struct Server {
-    copies: Copies,
+    copies: ServerCopies,
     version: u64,
 }
 
 impl Server {
     fn new() -> Self {
-        Self { copies: Copies::new(DRIVER, "n1"), version: 1 }
+        Self { copies: ServerCopies::new(DRIVER, "n1"), version: 1 }
     }
 
     fn put(&mut self, slice: &ResourceSlice, owner: Option<&str>) {
@@ -226,7 +226,7 @@ fn accepted_losses_are_not_written_again() {
     server.put(&slice("a", 0, 9), None);
     let version = server.copies.get("a-0").unwrap().resource_version().to_owned();
     let plan_with = |resource_version: &str| {
-        let accepted = Accepted { sent: sent.clone(), resource_version: resource_version.to_owned() };
+        let accepted = AcceptedWrite { sent: sent.clone(), resource_version: resource_version.to_owned() };
         words(&plan(&Situation {
             desired: std::slice::from_ref(&sent),
             copies: &server.copies,

@@ -5,7 +5,7 @@ use super::pointer::{In, Out};
 use crate::array::ARRAYS;
 use crate::code::{Answer, INVALID_VALUE};
 use crate::copy::{Copy, End};
-use crate::graph::What;
+use crate::graph::WorkKind;
 use crate::memory;
 use crate::stream::{self, Wait};
 use crate::table::Mode;
@@ -13,7 +13,7 @@ use crate::table::Mode;
 /// One side of a copy of a box: memory in rows, or an array with where in it.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Side {
+struct BoxSide {
     kind: u32,
     padding: u32,
     place: u64,
@@ -25,8 +25,8 @@ struct Side {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Box3d {
-    source: Side,
-    target: Side,
+    source: BoxSide,
+    target: BoxSide,
     extent: [u64; 3],
     order: u32,
     flags: u32,
@@ -38,7 +38,7 @@ const _: () = assert!(size_of::<Box3d>() == 112);
 const POINTER: u32 = 1;
 const ARRAY: u32 = 2;
 
-impl Side {
+impl BoxSide {
     fn element(&self) -> Answer<Option<u64>> {
         if self.kind == ARRAY { ARRAYS.get(self.place)?.shape.element().map(Some) } else { Ok(None) }
     }
@@ -162,7 +162,7 @@ fn ranges(addresses: In<u64>, sizes: In<u64>, count: u64, stream: u64, mode: Mod
     for at in 0..usize::try_from(count).map_err(|_| INVALID_VALUE)? {
         memory::range(addresses.get_at(at)?, sizes.get_at(at)?)?;
     }
-    stream::find(stream, mode)?.run(What::Order, 0, None)
+    stream::find(stream, mode)?.run(WorkKind::Order, 0, None)
 }
 
 streamed! {

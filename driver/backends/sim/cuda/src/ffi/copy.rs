@@ -4,7 +4,7 @@ use super::pointer::In;
 use crate::array::ARRAYS;
 use crate::code::{Answer, INVALID_VALUE};
 use crate::copy::{self, Copy, End, Fill};
-use crate::graph::What;
+use crate::graph::WorkKind;
 use crate::stream::{self, Wait};
 use crate::table::Mode;
 
@@ -316,13 +316,13 @@ streamed! {
     }
     fn cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz |mode| (address: u64, bytes: u64, _device: i32, stream: u64) {
         crate::memory::range(address, bytes)?;
-        stream::find(stream, mode)?.run(What::Order, 0, None)
+        stream::find(stream, mode)?.run(WorkKind::Order, 0, None)
     }
     fn cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz |mode| (
         address: u64, bytes: u64, _location: u64, _flags: u32, stream: u64
     ) {
         crate::memory::range(address, bytes)?;
-        stream::find(stream, mode)?.run(What::Order, 0, None)
+        stream::find(stream, mode)?.run(WorkKind::Order, 0, None)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::code::{self, Answer, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SU
 use crate::location::Location;
 use crate::pool::POOLS;
 use crate::process::{self, OurCard};
-use crate::table::{self, Found, Mode};
+use crate::table::{self, LookupResult, Mode};
 use std::ffi::c_char;
 
 /// Flags of cuGetProcAddress.
@@ -25,9 +25,9 @@ fn search(symbol: Text, version: i32, flags: u64) -> Answer<(*const (), Status)>
     }
     let mode = if flags == FLAG_PER_THREAD { Mode::PerThread } else { Mode::Legacy };
     Ok(match table::find(&symbol.get()?.to_string_lossy(), version, mode) {
-        Found::At(address) => (address, STATUS_FOUND),
-        Found::No => (std::ptr::null(), STATUS_NO_SYMBOL),
-        Found::TooNew => (std::ptr::null(), STATUS_TOO_NEW),
+        LookupResult::At(address) => (address, STATUS_FOUND),
+        LookupResult::No => (std::ptr::null(), STATUS_NO_SYMBOL),
+        LookupResult::TooNew => (std::ptr::null(), STATUS_TOO_NEW),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::pointer::{In, Out};
 use crate::code::{Answer, INVALID_VALUE};
-use crate::endpoint::{self, Kind, Part};
+use crate::endpoint::{self, EndpointKind, EndpointRange};
 use crate::heap::BIG_PAGE;
 use crate::process;
 use crate::vmm;
@@ -25,10 +25,10 @@ const _: () = assert!(size_of::<EndpointProp>() == 24);
 const BYTES_MAX: u64 = 1 << 40;
 
 impl EndpointProp {
-    fn kind(self) -> Answer<Kind> {
+    fn kind(self) -> Answer<EndpointKind> {
         match (self.kind, self.handle_types) {
-            (1, 0) => Ok(Kind::Unicast(i32::try_from(self.cards).map_err(|_| INVALID_VALUE)?)),
-            (2, 0) => Ok(Kind::Multicast(self.cards)),
+            (1, 0) => Ok(EndpointKind::Unicast(i32::try_from(self.cards).map_err(|_| INVALID_VALUE)?)),
+            (2, 0) => Ok(EndpointKind::Multicast(self.cards)),
             _ => Err(INVALID_VALUE),
         }
     }
@@ -52,16 +52,16 @@ exports! {
     fn cuLogicalEndpointDestroy(id: u32) { endpoint::destroy(id) }
     fn cuLogicalEndpointBindAddr(id: u32, device: i32, from: u64, address: u64, bytes: u64, flags: u64) {
         none(flags)?;
-        endpoint::bind(Part { id, from, bytes }, device, vmm::hold_at(address)?)
+        endpoint::bind(EndpointRange { id, from, bytes }, device, vmm::hold_at(address)?)
     }
     fn cuLogicalEndpointBindMem(
         id: u32, device: i32, from: u64, handle: u64, offset: u64, bytes: u64, flags: u64
     ) {
         none(flags)?;
-        endpoint::bind(Part { id, from, bytes }, device, (vmm::hold(handle)?, offset))
+        endpoint::bind(EndpointRange { id, from, bytes }, device, (vmm::hold(handle)?, offset))
     }
     fn cuLogicalEndpointUnbind(id: u32, device: i32, from: u64, bytes: u64) {
-        endpoint::unbind(Part { id, from, bytes }, device)
+        endpoint::unbind(EndpointRange { id, from, bytes }, device)
     }
     fn cuLogicalEndpointGetLimits(alignment: Out<u64>, most: Out<u64>, prop: In<EndpointProp>) {
         process::cards()?;

@@ -13,7 +13,7 @@ use crate::table::Mode;
 /// The flat copy as it was.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Flat {
+pub(crate) struct FlatCopy {
     source_at: [u32; 2],
     source_kind: u32,
     source_padding: u32,
@@ -36,16 +36,16 @@ pub(crate) struct Flat {
 /// The deep copy as it was.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Deep {
-    source: Side,
-    target: Side,
+pub(crate) struct DeepCopy {
+    source: CopySide,
+    target: CopySide,
     extent: [u32; 3],
     padding: u32,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Side {
+struct CopySide {
     at: [u32; 3],
     level: u32,
     kind: u32,
@@ -59,10 +59,10 @@ struct Side {
     height: u32,
 }
 
-const _: () = assert!(size_of::<Flat>() == 96 && core::mem::offset_of!(Flat, target_at) == 44);
-const _: () = assert!(size_of::<Deep>() == 144 && size_of::<Side>() == 64);
+const _: () = assert!(size_of::<FlatCopy>() == 96 && core::mem::offset_of!(FlatCopy, target_at) == 44);
+const _: () = assert!(size_of::<DeepCopy>() == 144 && size_of::<CopySide>() == 64);
 
-impl Side {
+impl CopySide {
     fn wide(&self) -> Side3d {
         let [x, y, z] = self.at.map(u64::from);
         let (level, device) = (u64::from(self.level), u64::from(self.device));
@@ -72,16 +72,16 @@ impl Side {
     }
 }
 
-impl Deep {
+impl DeepCopy {
     fn wide(&self) -> Copy3d {
         let [width, height, depth] = self.extent.map(u64::from);
         Copy3d { source: self.source.wide(), target: self.target.wide(), width, height, depth }
     }
 }
 
-impl Flat {
+impl FlatCopy {
     fn wide(&self) -> Copy3d {
-        let side = |at: [u32; 2], kind, host, device, array, pitch| Side {
+        let side = |at: [u32; 2], kind, host, device, array, pitch| CopySide {
             at: [at[0], at[1], 0],
             level: 0,
             kind,
@@ -110,7 +110,7 @@ impl Flat {
             self.target_array,
             self.target_pitch,
         );
-        Deep { source, target, extent: [self.width, self.height, 1], padding: 0 }.wide()
+        DeepCopy { source, target, extent: [self.width, self.height, 1], padding: 0 }.wide()
     }
 }
 
@@ -161,11 +161,11 @@ exports! {
         let source = in_array(array, offset.into(), bytes.into())?;
         go(Ok(Copy::plain(target, source, bytes.into())), 0, OLD, Wait::No)
     }
-    fn cuMemcpy2D(given: In<Flat>) { rows(&given.get()?.wide(), 0, OLD, Wait::Yes) }
-    fn cuMemcpy2DUnaligned(given: In<Flat>) { rows(&given.get()?.wide(), 0, OLD, Wait::Yes) }
-    fn cuMemcpy2DAsync(given: In<Flat>, stream: u64) { rows(&given.get()?.wide(), stream, OLD, Wait::No) }
-    fn cuMemcpy3D(given: In<Deep>) { rows(&given.get()?.wide(), 0, OLD, Wait::Yes) }
-    fn cuMemcpy3DAsync(given: In<Deep>, stream: u64) { rows(&given.get()?.wide(), stream, OLD, Wait::No) }
+    fn cuMemcpy2D(given: In<FlatCopy>) { rows(&given.get()?.wide(), 0, OLD, Wait::Yes) }
+    fn cuMemcpy2DUnaligned(given: In<FlatCopy>) { rows(&given.get()?.wide(), 0, OLD, Wait::Yes) }
+    fn cuMemcpy2DAsync(given: In<FlatCopy>, stream: u64) { rows(&given.get()?.wide(), stream, OLD, Wait::No) }
+    fn cuMemcpy3D(given: In<DeepCopy>) { rows(&given.get()?.wide(), 0, OLD, Wait::Yes) }
+    fn cuMemcpy3DAsync(given: In<DeepCopy>, stream: u64) { rows(&given.get()?.wide(), stream, OLD, Wait::No) }
 
     fn cuMemsetD8(address: u32, value: u8, count: u32) {
         set(flat(address.into(), 1, value.into(), count.into()), 0, OLD)

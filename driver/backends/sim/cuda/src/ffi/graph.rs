@@ -6,7 +6,7 @@ use super::memory::PoolProps;
 use super::pointer::{In, Out};
 use super::word::batch;
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
-use crate::graph::{self, Op, Ownership, What};
+use crate::graph::{self, Op, Ownership, WorkKind};
 use crate::launch::{self, Grid};
 use crate::location::Location;
 use crate::process;
@@ -111,7 +111,7 @@ const UPLOAD: u64 = 2;
 fn kernel_op(node: &KernelNode) -> Answer<Op> {
     let first = || first_parameter(In::at(node.parameters), In::at(node.extra));
     Ok(Op::Work {
-        what: What::Kernel,
+        what: WorkKind::Kernel,
         nanos: launch::nanos(node.function, &node.grid, &first)?,
         effect: None,
     })
@@ -121,7 +121,7 @@ fn copy_op(given: &Copy3d) -> Answer<Op> {
     let node = process::current_card()?.card.node();
     let Some(copy) = given.parse()? else { return Ok(Op::Empty) };
     let nanos = node.copy_nanos(copy.width * copy.height * copy.depth);
-    Ok(Op::Work { what: What::Copy, nanos, effect: Some(Arc::new(move || copy.perform())) })
+    Ok(Op::Work { what: WorkKind::Copy, nanos, effect: Some(Arc::new(move || copy.perform())) })
 }
 
 fn fill_op(node: &FillNode) -> Answer<Op> {
@@ -134,7 +134,7 @@ fn fill_op(node: &FillNode) -> Answer<Op> {
         pitch: node.pitch,
     };
     let nanos = process::current_card()?.card.node().copy_nanos(fill.bytes()?);
-    Ok(Op::Work { what: What::Fill, nanos, effect: Some(fill.effect()?) })
+    Ok(Op::Work { what: WorkKind::Fill, nanos, effect: Some(fill.effect()?) })
 }
 
 fn host_op(node: &HostNode) -> Answer<Op> {

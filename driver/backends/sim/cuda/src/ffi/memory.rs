@@ -8,10 +8,10 @@ use crate::location::Location;
 use crate::memory::{self, Origin, Payer};
 use crate::pool::{self, POOLS};
 use crate::process;
-use crate::sparse::{self, Behind, Part};
+use crate::sparse::{self, ArrayRegion, Behind};
 use crate::stream;
 use crate::vmm::{self, Properties};
-use aliquot_sim_device::Kind;
+use aliquot_sim_device::MemoryKind;
 
 /// The vendor's description of a physical allocation: the head of it.
 #[derive(Clone, Copy)]
@@ -110,18 +110,18 @@ const _: () = assert!(size_of::<ArrayMapInfo>() == 96);
 const _: () = assert!(size_of::<AllocationProp>() == 32 && size_of::<Array3dDescriptor>() == 40);
 
 impl ArrayMapInfo {
-    fn part(&self) -> Part {
+    fn part(&self) -> ArrayRegion {
         let [level, layer, x, y, z, width, height, depth] = self.place;
         if self.subresource_type == 0 {
             let from = [x, y, z].map(u64::from);
             let extent = [width, height.max(1), depth.max(1)].map(u64::from);
             let to = [from[0] + extent[0], from[1] + extent[1], from[2] + extent[2]];
-            return Part { array: self.array, of: [0, level, layer], from, to };
+            return ArrayRegion { array: self.array, of: [0, level, layer], from, to };
         }
         let wide = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
         let (from, bytes) = (wide(x, y), wide(z, width));
         let to = [from.saturating_add(bytes), 1, 1];
-        Part { array: self.array, of: [1, 0, level], from: [from, 0, 0], to }
+        ArrayRegion { array: self.array, of: [1, 0, level], from: [from, 0, 0], to }
     }
 
     /// CU_MEM_OPERATION_TYPE_MAP is 1, UNMAP is 2.
@@ -188,11 +188,11 @@ exports! {
     }
     fn cuMemAlloc_v2(address: Out<u64>, bytes: u64) {
         address.check()?;
-        address.set(memory::allocate(Kind::Plain, bytes, Reach::Wide)?)
+        address.set(memory::allocate(MemoryKind::Plain, bytes, Reach::Wide)?)
     }
     fn cuMemAlloc(address: Out<u32>, bytes: u32) {
         address.check()?;
-        address.set(short(memory::allocate(Kind::Plain, bytes.into(), Reach::Low)?)?)
+        address.set(short(memory::allocate(MemoryKind::Plain, bytes.into(), Reach::Low)?)?)
     }
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) {
         address.check()?;
@@ -219,7 +219,7 @@ exports! {
         if !matches!(flags, 1 | 2) {
             return Err(INVALID_VALUE);
         }
-        address.set(memory::allocate(Kind::Managed, bytes, Reach::Wide)?)
+        address.set(memory::allocate(MemoryKind::Managed, bytes, Reach::Wide)?)
     }
     fn cuMemFree_v2(address: u64) {
         process::cards()?;
@@ -484,7 +484,7 @@ fn clear_attribute(value: Out<u64>, number: u32) -> Answer {
 
 fn write_attribute(value: Out<u64>, number: u32, address: u64) -> Answer {
     if let Some(found) = memory::find(address) {
-        let managed = matches!(found.payer, Payer::Card(Kind::Managed, _));
+        let managed = matches!(found.payer, Payer::Card(MemoryKind::Managed, _));
         let pool = if let Payer::Pool(_, _, handle) = found.payer { handle } else { 0 };
         let short = |number: u32| value.cast::<u32>().set(number);
         return match number {

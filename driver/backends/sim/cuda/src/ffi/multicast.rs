@@ -3,7 +3,7 @@
 use super::pointer::{In, Out};
 use crate::code::{Answer, INVALID_VALUE};
 use crate::heap::BIG_PAGE;
-use crate::multicast::{self, Memory, Part};
+use crate::multicast::{self, MemoryToBind, MulticastRange};
 use crate::process;
 use crate::range;
 
@@ -38,24 +38,24 @@ exports! {
     }
     fn cuMulticastBindMem(object: u64, from: u64, handle: u64, offset: u64, bytes: u64, flags: u64) {
         none(flags)?;
-        multicast::bind(Part { object, from, bytes }, None, &Memory::Handle(handle), offset)
+        multicast::bind(MulticastRange { object, from, bytes }, None, &MemoryToBind::Handle(handle), offset)
     }
     fn cuMulticastBindMem_v2(
         object: u64, device: i32, from: u64, handle: u64, offset: u64, bytes: u64, flags: u64
     ) {
         none(flags)?;
-        multicast::bind(Part { object, from, bytes }, Some(device), &Memory::Handle(handle), offset)
+        multicast::bind(MulticastRange { object, from, bytes }, Some(device), &MemoryToBind::Handle(handle), offset)
     }
     fn cuMulticastBindAddr(object: u64, from: u64, address: u64, bytes: u64, flags: u64) {
         none(flags)?;
-        multicast::bind(Part { object, from, bytes }, None, &Memory::Address(address), 0)
+        multicast::bind(MulticastRange { object, from, bytes }, None, &MemoryToBind::Address(address), 0)
     }
     fn cuMulticastBindAddr_v2(object: u64, device: i32, from: u64, address: u64, bytes: u64, flags: u64) {
         none(flags)?;
-        multicast::bind(Part { object, from, bytes }, Some(device), &Memory::Address(address), 0)
+        multicast::bind(MulticastRange { object, from, bytes }, Some(device), &MemoryToBind::Address(address), 0)
     }
     fn cuMulticastUnbind(object: u64, device: i32, from: u64, bytes: u64) {
-        multicast::unbind(Part { object, from, bytes }, device)
+        multicast::unbind(MulticastRange { object, from, bytes }, device)
     }
     fn cuMemGetHandleForAddressRange(handle: Out<i32>, address: u64, bytes: u64, kind: u32, flags: u64) {
         handle.check()?;

@@ -4,7 +4,7 @@ use super::pointer::In;
 use crate::code::{Answer, INVALID_VALUE};
 use crate::stream;
 use crate::table::Mode;
-use crate::word::{self, Batch, Described, Width, WordOp};
+use crate::word::{self, Batch, OperationWords, Width, WordOp};
 
 fn one(stream: u64, mode: Mode, op: Answer<WordOp>) -> Answer {
     let stream = stream::find(stream, mode)?;
@@ -12,7 +12,7 @@ fn one(stream: u64, mode: Mode, op: Answer<WordOp>) -> Answer {
 }
 
 /// The operations of a call, which takes no flags.
-pub(super) fn batch(described: In<Described>, count: u32, flags: u32) -> Answer<Batch> {
+pub(super) fn batch(described: In<OperationWords>, count: u32, flags: u32) -> Answer<Batch> {
     if flags != 0 || described.is_null() || count > 256 {
         return Err(INVALID_VALUE);
     }
@@ -49,10 +49,10 @@ streamed! {
     fn cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz |mode| (stream: u64, address: u64, value: u64, flags: u32) {
         one(stream, mode, WordOp::write(address, Width::Eight, value, flags))
     }
-    fn cuStreamBatchMemOp, cuStreamBatchMemOp_ptsz |mode| (stream: u64, count: u32, described: In<Described>, flags: u32) {
+    fn cuStreamBatchMemOp, cuStreamBatchMemOp_ptsz |mode| (stream: u64, count: u32, described: In<OperationWords>, flags: u32) {
         several(stream, mode, batch(described, count, flags))
     }
-    fn cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz |mode| (stream: u64, count: u32, described: In<Described>, flags: u32) {
+    fn cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz |mode| (stream: u64, count: u32, described: In<OperationWords>, flags: u32) {
         several(stream, mode, batch(described, count, flags))
     }
 }

@@ -5,10 +5,10 @@
 //! ```
 
 use super::order::{Order, holds};
-use super::store::{Need, Room};
+use super::store::{GraphMemoryOwner, Need};
 use super::{
-    Effect, GRAPHS, INVALID_HANDLE, Op, Place, Step, What, graph_holds_memory, holds_memory, kind,
-    launched_op, snapshots,
+    Effect, GRAPHS, INVALID_HANDLE, NodeAddresses, Op, Step, WorkKind, graph_holds_memory, holds_memory,
+    kind, launched_op, snapshots,
 };
 use crate::code::{Answer, Code, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::handle::{Registry, Tag};
@@ -36,7 +36,7 @@ enum After {
 struct Exec {
     /// Each node behind those that it comes after.
     steps: Mutex<Vec<Step>>,
-    memory: Memory,
+    memory: ExecMemory,
     after: After,
     uploaded: AtomicBool,
     /// Shows the graph that this exists.
@@ -45,29 +45,29 @@ struct Exec {
 
 /// What its memory nodes come to.
 #[derive(Default)]
-struct Memory {
+struct ExecMemory {
     needs: BTreeMap<usize, Need>,
     /// What a launch leaves allocated, and on which card.
-    left: Vec<(usize, Arc<Place>)>,
+    left: Vec<(usize, Arc<NodeAddresses>)>,
     /// Addresses that other graphs allocated.
     freed: Vec<u64>,
 }
 
 /// An allocation that outlived its launch.
-struct Left {
+struct GraphAllocation {
     exec: u64,
     device: usize,
-    room: Room,
-    place: Arc<Place>,
+    room: GraphMemoryOwner,
+    place: Arc<NodeAddresses>,
 }
 
 static EXECS: Registry<Exec> = Registry::new(Tag::Exec, INVALID_HANDLE);
 /// By address.
-static LEFT: Mutex<BTreeMap<u64, Left>> = Mutex::new(BTreeMap::new());
+static LEFT: Mutex<BTreeMap<u64, GraphAllocation>> = Mutex::new(BTreeMap::new());
 
-impl Memory {
+impl ExecMemory {
     fn of(steps: &[Step]) -> Self {
-        let (mut places, mut freed) = (BTreeMap::<u64, (usize, Arc<Place>, u64)>::new(), Vec::new());
+        let (mut places, mut freed) = (BTreeMap::<u64, (usize, Arc<NodeAddresses>, u64)>::new(), Vec::new());
         let mut open = steps.iter().collect::<Vec<_>>();
         while let Some(step) = open.pop() {
             match &step.op {
@@ -114,8 +114,8 @@ fn is_early(ours: &OurCard, need: Need) -> bool {
 }
 
 /// Where an executable graph's memory is when it is launched in this stream.
-fn room(ours: &OurCard, exec: u64, need: Need, stream: &Stream) -> Room {
-    if is_early(ours, need) { Room::Own(exec) } else { Room::Stream(stream.id) }
+fn room(ours: &OurCard, exec: u64, need: Need, stream: &Stream) -> GraphMemoryOwner {
+    if is_early(ours, need) { GraphMemoryOwner::Own(exec) } else { GraphMemoryOwner::Stream(stream.id) }
 }
 
 /// cuGraphInstantiate, all versions.
@@ -135,7 +135,7 @@ pub(crate) fn instantiate(handle: u64, flags: u64) -> Answer<u64> {
         *ready = Arc::downgrade(&there);
     }
     let steps = snapshots(handle)?;
-    let memory = Memory::of(&steps);
+    let memory = ExecMemory::of(&steps);
     let after = if flags & AUTO_FREE == 0 { After::Asks } else { After::Frees };
     let (made, exec) = EXECS.add(|_| {
         let (steps, uploaded) = (Mutex::new(steps), AtomicBool::new(false));
@@ -153,8 +153,8 @@ fn back(handle: u64, exec: &Exec) -> Answer {
     for (device, need) in &exec.memory.needs {
         let ours = card(*device)?;
         if is_early(ours, *need) {
-            ours.pools.graphs.enter(ours, Room::Own(handle), handle, *need)?;
-            ours.pools.graphs.leave(Room::Own(handle), *need, None);
+            ours.pools.graphs.enter(ours, GraphMemoryOwner::Own(handle), handle, *need)?;
+            ours.pools.graphs.leave(GraphMemoryOwner::Own(handle), *need, None);
         }
     }
     Ok(())
@@ -209,7 +209,7 @@ pub(crate) fn upload(handle: u64, stream: &Stream) -> Answer {
     }
     stream.refuse_in_capture()?;
     enter(handle, &exec, stream)?;
-    leave(handle, &exec, stream, Handed::No)?;
+    leave(handle, &exec, stream, Submission::No)?;
     exec.upload(stream)
 }
 
@@ -226,7 +226,7 @@ impl Exec {
 
 /// Whether work was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handed {
+enum Submission {
     No,
     Yes,
 }
@@ -245,18 +245,18 @@ fn enter(handle: u64, exec: &Exec, stream: &Stream) -> Answer {
     Ok(())
 }
 
-fn leave(handle: u64, exec: &Exec, stream: &Stream, handed: Handed) -> Answer {
+fn leave(handle: u64, exec: &Exec, stream: &Stream, handed: Submission) -> Answer {
     for (device, need) in &exec.memory.needs {
         let ours = card(*device)?;
-        let point = (handed == Handed::Yes).then(|| stream.point());
+        let point = (handed == Submission::Yes).then(|| stream.point());
         ours.pools.graphs.leave(room(ours, handle, *need, stream), *need, point);
     }
-    if handed == Handed::Yes {
+    if handed == Submission::Yes {
         let mut all = lock(&LEFT);
         for (device, place) in &exec.memory.left {
             let need = exec.memory.needs.get(device).copied().unwrap_or_default();
             let (device, room) = (*device, room(card(*device)?, handle, need, stream));
-            let left = Left { exec: handle, device, room, place: Arc::clone(place) };
+            let left = GraphAllocation { exec: handle, device, room, place: Arc::clone(place) };
             all.insert(place.address, left);
         }
     }
@@ -313,7 +313,7 @@ pub(crate) fn launch(handle: u64, stream: &Stream) -> Answer {
     clear(handle, &exec)?;
     enter(handle, &exec, stream)?;
     let answer = run(&exec, stream);
-    leave(handle, &exec, stream, if answer.is_ok() { Handed::Yes } else { Handed::No })?;
+    leave(handle, &exec, stream, if answer.is_ok() { Submission::Yes } else { Submission::No })?;
     if answer.is_ok() {
         for address in &exec.memory.freed {
             // Another thread may have freed it first.
@@ -341,5 +341,5 @@ fn run(exec: &Exec, stream: &Stream) -> Answer {
     drop(steps);
     exec.upload(stream)?;
     let effect: Effect = Arc::new(move || content.iter().try_for_each(|effect| effect()));
-    stream.run(What::Graph, nanos, Some(effect))
+    stream.run(WorkKind::Graph, nanos, Some(effect))
 }

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Nodes of a graph and of those inside it, each with what must be done before it, by number.
 #[derive(Default)]
 pub(super) struct Order {
-    nodes: Vec<(Does, BTreeSet<usize>)>,
+    nodes: Vec<(NodeEffect, BTreeSet<usize>)>,
 }
 
 /// What a node does.
-enum Does {
+enum NodeEffect {
     Work(u64, Option<Effect>),
     Call(Effect),
     Words(Batch),
@@ -51,7 +51,7 @@ impl Order {
                 Op::Inside(inside) if inside.is_empty() => after,
                 Op::Inside(inside) => self.add(inside, &after),
                 op => {
-                    self.nodes.push((Does::of(op), after));
+                    self.nodes.push((NodeEffect::of(op), after));
                     BTreeSet::from([self.nodes.len() - 1])
                 }
             };
@@ -62,7 +62,7 @@ impl Order {
     }
 
     /// A node that `wanted` says yes to and that nothing is before any more.
-    fn ready(&self, wanted: impl Fn(&Does) -> bool) -> Option<usize> {
+    fn ready(&self, wanted: impl Fn(&NodeEffect) -> bool) -> Option<usize> {
         self.nodes.iter().position(|(does, after)| after.is_empty() && wanted(does))
     }
 
@@ -80,8 +80,8 @@ impl Order {
     /// All that nothing holds: its time together, and what it does to content.
     fn free(&mut self) -> Option<(u64, Vec<Effect>)> {
         let (mut found, mut nanos, mut effects) = (false, 0_u64, Vec::new());
-        while let Some(number) = self.ready(|does| matches!(does, Does::Work(..))) {
-            if let Some((Does::Work(one, effect), _)) = self.nodes.get(number) {
+        while let Some(number) = self.ready(|does| matches!(does, NodeEffect::Work(..))) {
+            if let Some((NodeEffect::Work(one, effect), _)) = self.nodes.get(number) {
                 nanos = nanos.saturating_add(*one);
                 effects.extend(effect.clone());
             }
@@ -104,8 +104,8 @@ impl Order {
                 break;
             }
             turn.wait(mark);
-            if let Some(number) = self.ready(|does| matches!(does, Does::Call(_))) {
-                if let Some((Does::Call(call), _)) = self.nodes.get(number) {
+            if let Some(number) = self.ready(|does| matches!(does, NodeEffect::Call(_))) {
+                if let Some((NodeEffect::Call(call), _)) = self.nodes.get(number) {
                     let _always_well = call();
                 }
                 self.finish(number);
@@ -122,7 +122,7 @@ impl Order {
     fn look(&mut self) -> bool {
         let mut open = self.nodes.iter_mut().enumerate().filter(|(_, (_, after))| after.is_empty());
         let found = open.find_map(|(number, (does, _))| {
-            let Does::Words(batch) = does else { return None };
+            let NodeEffect::Words(batch) = does else { return None };
             batch.go().then_some(number)
         });
         found.into_iter().for_each(|number| self.finish(number));
@@ -130,7 +130,7 @@ impl Order {
     }
 }
 
-impl Does {
+impl NodeEffect {
     fn of(op: &Op) -> Self {
         match op {
             Op::Work { nanos, effect, .. } => Self::Work(*nanos, effect.clone()),

@@ -10,13 +10,13 @@
 use crate::code::Answer;
 use crate::line::Point;
 use crate::process::{OurCard, lock};
-use aliquot_sim_device::{GraphMemory, Kind};
+use aliquot_sim_device::{GraphMemory, MemoryKind};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 /// The owner of graph memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Room {
+pub(crate) enum GraphMemoryOwner {
     /// What a stream keeps, by its number.
     Stream(u64),
     /// What an executable graph has to itself.
@@ -33,7 +33,7 @@ pub(crate) struct Need {
 }
 
 #[derive(Default)]
-struct Books {
+struct GraphAccounting {
     /// Taken from the card: whole units.
     size: u64,
     /// Allocations that outlive their launch, from before it is handed in.
@@ -48,16 +48,16 @@ struct Books {
 
 /// All rooms of a card.
 #[derive(Default)]
-pub(crate) struct Store(Mutex<BTreeMap<Room, Books>>);
+pub(crate) struct Store(Mutex<BTreeMap<GraphMemoryOwner, GraphAccounting>>);
 
-impl Books {
+impl GraphAccounting {
     /// What must stay, in whole units.
-    fn kept(&self, room: Room, unit: u64) -> u64 {
+    fn kept(&self, room: GraphMemoryOwner, unit: u64) -> u64 {
         let running = self.running.iter().map(|(_, bytes)| *bytes);
         let busy = self.scheduled.iter().copied().chain(running).max().unwrap_or(0);
         let own = match room {
-            Room::Own(_) => self.most_mapped(),
-            Room::Stream(_) => 0,
+            GraphMemoryOwner::Own(_) => self.most_mapped(),
+            GraphMemoryOwner::Stream(_) => 0,
         };
         (self.pinned + busy).max(own).next_multiple_of(unit).min(self.size)
     }
@@ -69,7 +69,7 @@ impl Books {
 
 impl Store {
     /// The rooms, with what is done by now.
-    fn rooms(&self, ours: &OurCard) -> Answer<MutexGuard<'_, BTreeMap<Room, Books>>> {
+    fn rooms(&self, ours: &OurCard) -> Answer<MutexGuard<'_, BTreeMap<GraphMemoryOwner, GraphAccounting>>> {
         let seat = ours.seat()?;
         let mut rooms = lock(&self.0);
         rooms.values_mut().for_each(|books| books.running.retain(|(point, _)| !point.is_done(seat)));
@@ -78,7 +78,7 @@ impl Store {
 
     /// An executable graph is about to be launched or uploaded: its memory is there from now on. Where the card has not as much
     /// nothing has changed.
-    pub(crate) fn enter(&self, ours: &OurCard, room: Room, exec: u64, need: Need) -> Answer {
+    pub(crate) fn enter(&self, ours: &OurCard, room: GraphMemoryOwner, exec: u64, need: Need) -> Answer {
         let node = ours.card.node();
         let mut rooms = self.rooms(ours)?;
         let books = rooms.entry(room).or_default();
@@ -89,7 +89,7 @@ impl Store {
             GraphMemory::Idle | GraphMemory::Instantiation => idle(&rooms, room, node.pool_bytes).min(lacks),
         };
         if lacks > idle {
-            ours.take(Kind::Graph, lacks - idle)?;
+            ours.take(MemoryKind::Graph, lacks - idle)?;
         }
         pull(&mut rooms, room, idle, node.pool_bytes);
         rooms.values_mut().for_each(|books| {
@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// It was handed in, and runs until `point`; without one it was not, or there was nothing to run.
-    pub(crate) fn leave(&self, room: Room, need: Need, point: Option<Point>) {
+    pub(crate) fn leave(&self, room: GraphMemoryOwner, need: Need, point: Option<Point>) {
         let mut rooms = lock(&self.0);
         let books = rooms.entry(room).or_default();
         let transient = need.whole - need.left;
@@ -119,7 +119,7 @@ impl Store {
     }
 
     /// An allocation that outlived its launch is freed.
-    pub(crate) fn unpin(&self, room: Room, bytes: u64) {
+    pub(crate) fn unpin(&self, room: GraphMemoryOwner, bytes: u64) {
         if let Some(books) = lock(&self.0).get_mut(&room) {
             books.pinned = books.pinned.saturating_sub(bytes);
         }
@@ -138,7 +138,7 @@ impl Store {
         let mut rooms = self.rooms(ours)?;
         for (room, books) in rooms.iter_mut() {
             let kept = books.kept(*room, unit);
-            ours.give(Kind::Graph, books.size - kept);
+            ours.give(MemoryKind::Graph, books.size - kept);
             books.size = kept;
         }
         rooms.retain(|_, books| books.size > 0 || !books.mapped.is_empty() || !books.scheduled.is_empty());
@@ -154,13 +154,18 @@ impl Store {
 }
 
 /// What other rooms keep and do not use.
-fn idle(rooms: &BTreeMap<Room, Books>, wanted_by: Room, unit: u64) -> u64 {
+fn idle(rooms: &BTreeMap<GraphMemoryOwner, GraphAccounting>, wanted_by: GraphMemoryOwner, unit: u64) -> u64 {
     let others = rooms.iter().filter(|(room, _)| **room != wanted_by);
     others.map(|(room, books)| books.size - books.kept(*room, unit)).sum()
 }
 
 /// Takes so much of that away from them.
-fn pull(rooms: &mut BTreeMap<Room, Books>, wanted_by: Room, mut bytes: u64, unit: u64) {
+fn pull(
+    rooms: &mut BTreeMap<GraphMemoryOwner, GraphAccounting>,
+    wanted_by: GraphMemoryOwner,
+    mut bytes: u64,
+    unit: u64,
+) {
     for (room, books) in rooms.iter_mut().filter(|(room, _)| **room != wanted_by) {
         let pulled = (books.size - books.kept(*room, unit)).min(bytes);
         books.size -= pulled;

@@ -1,6 +1,6 @@
 //! What a chip says of itself.
 
-use aliquot_sim_device::npu::{Chip, Table};
+use aliquot_sim_device::npu::{Chip, TemplateTable};
 
 use super::pointer::Out;
 use super::{give, give_text};
@@ -17,21 +17,21 @@ const TOPO_SIO: i32 = 6;
 /// Words of a huge page, in KiB.
 const HUGE_PAGE: u64 = 2_048;
 
-fn chip(card: i32, device: i32) -> Answer<(&'static Chip, &'static Table)> {
+fn chip(card: i32, device: i32) -> Answer<(&'static Chip, &'static TemplateTable)> {
     Ok(npus()?.chip(phy(card, device)?)?)
 }
 
 /// Whether its memory is high-bandwidth memory: all but the 310P's.
-fn has_hbm(table: &Table) -> bool {
+fn has_hbm(table: &TemplateTable) -> bool {
     table.family != "ascend-310p"
 }
 
 /// Whether the library knows how two chips are wired.
-fn knows_wires(table: &Table) -> bool {
+fn knows_wires(table: &TemplateTable) -> bool {
     table.family.starts_with("ascend-910b") || table.family.starts_with("ascend-910c")
 }
 
-fn info(chip: &Chip, table: &Table) -> ChipInfo {
+fn info(chip: &Chip, table: &TemplateTable) -> ChipInfo {
     let cores = table.totals.get("ai-core").copied().unwrap_or(0);
     ChipInfo {
         kind: text("Ascend"),
@@ -49,7 +49,7 @@ fn pci(address: &str) -> Option<[u32; 4]> {
     Some([number(domain)?, number(bus)?, number(device)?, number(function)?])
 }
 
-fn wired(first: (&Chip, &Table), second: &Chip) -> Answer<i32> {
+fn wired(first: (&Chip, &TemplateTable), second: &Chip) -> Answer<i32> {
     if !knows_wires(first.1) {
         return Err(NOT_SUPPORTED);
     }

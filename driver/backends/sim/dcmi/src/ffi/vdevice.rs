@@ -1,6 +1,6 @@
 //! vNPUs: what there are, creation, destruction.
 
-use aliquot_sim_device::npu::{Amounts, GROUPS, Table, Vnpu, VnpuRequest, first_id};
+use aliquot_sim_device::npu::{Amounts, GROUPS, TemplateTable, Vnpu, VnpuRequest, first_id};
 
 use super::pointer::{In, Out};
 use super::{chip, give};
@@ -61,13 +61,13 @@ fn media(amounts: &Amounts) -> Media {
 }
 
 /// AI CPUs of a chip: a 910B has one more while it is split.
-fn ai_cpus(table: &Table, split: usize) -> u64 {
+fn ai_cpus(table: &TemplateTable, split: usize) -> u64 {
     let all = amount(&table.totals, "ai-cpu");
     if table.family.starts_with("ascend-910b") && split == 0 { all.saturating_sub(1) } else { all }
 }
 
 /// Groups with a free half, a bit each.
-fn group_bits(table: &Table, there: &[&Vnpu]) -> u32 {
+fn group_bits(table: &TemplateTable, there: &[&Vnpu]) -> u32 {
     let halves = table.free_halves(there);
     halves.iter().zip(0..GROUPS).filter(|(free, _)| **free > 0).fold(0, |bits, (_, group)| bits | 1 << group)
 }

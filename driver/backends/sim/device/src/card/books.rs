@@ -2,7 +2,7 @@
 //! read here.
 
 use crate::header::Record;
-use crate::lent::Lent;
+use crate::lent::IpcTable;
 use crate::mapping::Entry;
 use crate::mig;
 use crate::schedule::{self, Run, SEATS, Turn, Work};
@@ -39,7 +39,7 @@ pub(super) struct Windows {
 /// A process that left its seat, as samples still tell of it.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Departed {
+pub(super) struct ExitedProcess {
     pub(super) pid: u64,
     pub(super) windows: Windows,
 }
@@ -72,12 +72,12 @@ pub(crate) struct State {
     pub(super) turn: Turn,
     pub(super) windows: Windows,
     /// Its MIG instances.
-    pub(crate) mig: mig::Table,
+    pub(crate) mig: mig::InstanceTable,
     pub(super) works: [Work; SEATS],
     pub(super) seats: [SeatState; SEATS],
-    pub(super) lent: Lent,
+    pub(super) lent: IpcTable,
     departed_made: u64,
-    pub(super) departed: [Departed; DEPARTED],
+    pub(super) departed: [ExitedProcess; DEPARTED],
 }
 
 // === impl Windows ===
@@ -193,7 +193,7 @@ impl State {
     /// Its seats, for the header of a card's file.
     pub(crate) const SEAT: Record = Record::of::<SeatState>(SEATS);
     /// The same of processes that left.
-    pub(crate) const DEPARTED: Record = Record::of::<Departed>(DEPARTED);
+    pub(crate) const DEPARTED: Record = Record::of::<ExitedProcess>(DEPARTED);
 
     pub(super) fn used(&self) -> usize {
         usize::try_from(self.seats_used).unwrap_or(SEATS).min(SEATS)
@@ -233,7 +233,7 @@ impl State {
         if let (Some(seat), Some(work)) = (self.seats.get_mut(index), self.works.get_mut(index)) {
             let place = usize::try_from(self.departed_made).unwrap_or(0) % DEPARTED;
             if let Some(departed) = self.departed.get_mut(place).filter(|_| seat.pid != 0) {
-                *departed = Departed { pid: seat.pid, windows: seat.windows };
+                *departed = ExitedProcess { pid: seat.pid, windows: seat.windows };
                 self.departed_made += 1;
             }
             seat.pid = 0;

@@ -1,6 +1,6 @@
 //! A process on a card: takes memory, hands in work, waits for it.
 
-use super::{Card, Kind};
+use super::{Card, MemoryKind};
 use crate::lent::{By, LetGo};
 use crate::mapping::{self, OpenError, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
@@ -74,7 +74,7 @@ impl Seat {
     /// # Errors
     ///
     /// [`Full`] if the card has not as many left, memory of exited processes counted as free.
-    pub fn take(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
+    pub fn take(&self, kind: MemoryKind, bytes: u64) -> Result<(), Full> {
         let capacity = self.card.facts().memory_bytes;
         self.card.with(|state| {
             // Exited processes are reaped before a new high-water mark and before a refusal.
@@ -98,7 +98,7 @@ impl Seat {
     }
 
     /// Gives `bytes` back, never more than the seat holds of that kind.
-    pub fn give(&self, kind: Kind, bytes: u64) {
+    pub fn give(&self, kind: MemoryKind, bytes: u64) {
         self.card.with(|state| {
             let seat = state.seats.get_mut(self.index);
             if let Some(held) = seat.and_then(|seat| seat.held.get_mut(usize::from(kind as u8))) {
@@ -123,13 +123,13 @@ impl Seat {
     }
 
     /// Gives back memory shared by descriptors once no process has it.
-    pub fn give_shared(&self, kind: Kind, bytes: u64, number: u64) {
+    pub fn give_shared(&self, kind: MemoryKind, bytes: u64, number: u64) {
         self.give_lent(kind, bytes, number);
         self.card.forget_shared(number);
     }
 
     /// Gives back memory shared by handle; the card has it again when no process has it open.
-    pub fn give_lent(&self, kind: Kind, bytes: u64, number: u64) -> LetGo {
+    pub fn give_lent(&self, kind: MemoryKind, bytes: u64, number: u64) -> LetGo {
         self.card.with(|state| {
             let answer = state.lent.let_go(number);
             let seat = state.seats.get_mut(self.index);

@@ -47,7 +47,7 @@ pub struct NpuFault {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Plan {
+struct NpuFaultPlan {
     #[serde(default, rename = "fault")]
     faults: Vec<NpuFault>,
 }
@@ -62,7 +62,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<NpuFault>, NpuError> {
     let path = dir.join("npu-faults.toml");
     match fs::read_to_string(&path) {
         Ok(text) => {
-            let plan: Result<Plan, _> = toml::from_str(&text);
+            let plan: Result<NpuFaultPlan, _> = toml::from_str(&text);
             Ok(plan.map_err(|error| store::file(&path, io::Error::other(error)))?.faults)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

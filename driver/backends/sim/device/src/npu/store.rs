@@ -25,7 +25,7 @@ pub struct NpuState {
     /// Calls so far, by symbol; only those that a fault is planned for.
     pub calls: BTreeMap<String, u64>,
     /// Health of chips that are not well, by physical id.
-    pub ailing: BTreeMap<String, Ailment>,
+    pub ailing: BTreeMap<String, ChipHealth>,
     /// vNPUs that exist.
     #[serde(rename = "vnpu")]
     pub vnpus: Vec<Vnpu>,
@@ -58,7 +58,7 @@ pub struct Vnpu {
 /// How a chip is unwell, in the vendor's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ailment {
+pub struct ChipHealth {
     /// 0 well, 1 minor, 2 major, 3 critical, 0xffffffff not there.
     pub health: u32,
     /// Fault codes.
@@ -92,7 +92,7 @@ impl NpuState {
 
     /// How a chip is.
     #[must_use]
-    pub fn ailment(&self, phy: usize) -> Ailment {
+    pub fn ailment(&self, phy: usize) -> ChipHealth {
         self.ailing.get(&phy.to_string()).cloned().unwrap_or_default()
     }
 
@@ -102,9 +102,9 @@ impl NpuState {
         *count
     }
 
-    pub(super) fn report(&mut self, phy: usize, ailment: &Ailment) {
+    pub(super) fn report(&mut self, phy: usize, ailment: &ChipHealth) {
         let before = self.ailment(phy);
-        let severity = |ailment: &Ailment| u8::try_from(ailment.health.min(3)).unwrap_or(3);
+        let severity = |ailment: &ChipHealth| u8::try_from(ailment.health.min(3)).unwrap_or(3);
         let ended = before.codes.iter().filter(|code| !ailment.codes.contains(code));
         let began = ailment.codes.iter().filter(|code| !before.codes.contains(code));
         let ended = ended.map(|code| (*code, severity(&before), 0));

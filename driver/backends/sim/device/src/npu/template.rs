@@ -29,7 +29,7 @@ pub type Amounts = BTreeMap<String, u64>;
 
 /// What a chip has and can be cut into.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct TemplateTable {
     /// Product family, such as `ascend-310p`.
     pub family: String,
     /// All of the chip, without groups.
@@ -93,7 +93,7 @@ pub fn knows_model(id: &str) -> bool {
 }
 
 /// The table of a model; `None`: the catalogue has no such model.
-pub(super) fn table(model: &str, driver: &str) -> Option<Table> {
+pub(super) fn table(model: &str, driver: &str) -> Option<TemplateTable> {
     let read = MODELS.iter().filter_map(|text| toml::from_str::<ModelText>(text).ok());
     let text = read.into_iter().find(|text| text.id == model)?;
     let grouped = text.partitioning.totals.contains_key("vg0");
@@ -107,7 +107,7 @@ pub(super) fn table(model: &str, driver: &str) -> Option<Table> {
     };
     let mut totals = amounts(&text.partitioning.totals);
     totals.retain(|name, _| !name.starts_with("vg"));
-    Some(Table {
+    Some(TemplateTable {
         family: text.family,
         totals,
         templates: text.partitioning.template.iter().map(template).collect(),
@@ -132,9 +132,9 @@ fn amounts(text: &BTreeMap<String, toml::Value>) -> Amounts {
     text.iter().filter_map(|(name, value)| Some((name.clone(), amount(value)?))).collect()
 }
 
-// === impl Table ===
+// === impl TemplateTable ===
 
-impl Table {
+impl TemplateTable {
     /// The template of this name.
     #[must_use]
     pub fn template(&self, name: &str) -> Option<&NpuTemplate> {

@@ -3,7 +3,7 @@
 use super::pointer::Out;
 use crate::code::{Answer, INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, VERSION_MISMATCH};
 use crate::library;
-use aliquot_sim_device::{Card, Does, Listed, MigDevice, MigMode, Process};
+use aliquot_sim_device::{Card, ListedProcess, MigDevice, MigMode, Process, ProcessList};
 
 /// The vendor's memory information, first version.
 #[derive(Clone, Copy)]
@@ -120,7 +120,7 @@ const COMPUTE_MODES: [u32; 2] = [0, 3];
 const NO_INSTANCE: u32 = u32::MAX;
 
 /// A process with the instances that it is in.
-struct Placed {
+struct InstanceProcess {
     process: Process,
     instances: Option<(u32, u32)>,
 }
@@ -173,12 +173,12 @@ fn accounting(handle: u64, pid: u32) -> Answer<Accounting> {
 }
 
 /// All processes with a context or any memory there.
-fn on_card(handle: u64) -> Answer<Vec<Placed>> {
+fn on_card(handle: u64) -> Answer<Vec<InstanceProcess>> {
     let mut found = Vec::new();
     for (card, device) in parts(handle)? {
         let instances = device.map(|device| (device.gpu.id, device.compute.id));
         let processes = card.processes().into_iter().filter(|process| process.held_bytes > 0);
-        found.extend(processes.map(|process| Placed { process, instances }));
+        found.extend(processes.map(|process| InstanceProcess { process, instances }));
     }
     Ok(found)
 }
@@ -193,11 +193,11 @@ pub(super) fn fill<T: Copy>(found: &[T], count: Out<u32>, list: Out<T>) -> Answe
     found.iter().enumerate().try_for_each(|(index, item)| list.set_at(index, *item))
 }
 
-fn first_version(Placed { process, .. }: &Placed) -> ProcessV1 {
+fn first_version(InstanceProcess { process, .. }: &InstanceProcess) -> ProcessV1 {
     ProcessV1 { pid: process.pid, padding: 0, used: process.held_bytes }
 }
 
-fn second_version(Placed { process, instances }: &Placed) -> ProcessV2 {
+fn second_version(InstanceProcess { process, instances }: &InstanceProcess) -> ProcessV2 {
     let (gpu_instance, compute_instance) = instances.unwrap_or((NO_INSTANCE, NO_INSTANCE));
     ProcessV2 { pid: process.pid, padding: 0, used: process.held_bytes, gpu_instance, compute_instance }
 }
@@ -211,21 +211,26 @@ fn compute_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
 }
 
 /// Processes of this kind on a whole card, from `node.toml`.
-fn listed(handle: u64, does: Does) -> Answer<Vec<Listed>> {
+fn listed(handle: u64, does: ProcessList) -> Answer<Vec<ListedProcess>> {
     let (card, device) = library::part(handle)?;
-    let is_one = |one: &&Listed| device.is_none() && one.card == card.index() && one.does == does;
+    let is_one = |one: &&ListedProcess| device.is_none() && one.card == card.index() && one.does == does;
     Ok(card.node().listed.iter().filter(is_one).copied().collect())
 }
 
-fn others_v1(handle: u64, does: Does, count: Out<u32>, list: Out<ProcessV1>) -> Answer {
-    let entry = |one: Listed| ProcessV1 { pid: one.pid, padding: 0, used: one.bytes };
+fn others_v1(handle: u64, does: ProcessList, count: Out<u32>, list: Out<ProcessV1>) -> Answer {
+    let entry = |one: ListedProcess| ProcessV1 { pid: one.pid, padding: 0, used: one.bytes };
     fill(&listed(handle, does)?.into_iter().map(entry).collect::<Vec<_>>(), count, list)
 }
 
-fn others_v2(handle: u64, does: Does, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
+fn others_v2(handle: u64, does: ProcessList, count: Out<u32>, list: Out<ProcessV2>) -> Answer {
     let (gpu_instance, compute_instance) = (NO_INSTANCE, NO_INSTANCE);
-    let entry =
-        |one: Listed| ProcessV2 { pid: one.pid, padding: 0, used: one.bytes, gpu_instance, compute_instance };
+    let entry = |one: ListedProcess| ProcessV2 {
+        pid: one.pid,
+        padding: 0,
+        used: one.bytes,
+        gpu_instance,
+        compute_instance,
+    };
     fill(&listed(handle, does)?.into_iter().map(entry).collect::<Vec<_>>(), count, list)
 }
 
@@ -255,7 +260,7 @@ exports! {
         if usize::try_from(asked.count).map_err(|_| INVALID_VALUE)? < found.len() {
             return Err(INSUFFICIENT_SIZE);
         }
-        let entry = |placed: &Placed| Detail { process: second_version(placed), protected: 0 };
+        let entry = |placed: &InstanceProcess| Detail { process: second_version(placed), protected: 0 };
         found.iter().enumerate().try_for_each(|(index, process)| asked.list.set_at(index, entry(process)))
     }
     fn nvmlDeviceGetBAR1MemoryInfo(handle: u64, info: Out<Memory>) {
@@ -295,21 +300,21 @@ exports! {
         compute_v2(handle, count, list)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses(handle: u64, count: Out<u32>, list: Out<ProcessV1>) {
-        others_v1(handle, Does::Graphics, count, list)
+        others_v1(handle, ProcessList::Graphics, count, list)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
-        others_v2(handle, Does::Graphics, count, list)
+        others_v2(handle, ProcessList::Graphics, count, list)
     }
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
-        others_v2(handle, Does::Graphics, count, list)
+        others_v2(handle, ProcessList::Graphics, count, list)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses(handle: u64, count: Out<u32>, list: Out<ProcessV1>) {
-        others_v1(handle, Does::Mps, count, list)
+        others_v1(handle, ProcessList::Mps, count, list)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
-        others_v2(handle, Does::Mps, count, list)
+        others_v2(handle, ProcessList::Mps, count, list)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: u64, count: Out<u32>, list: Out<ProcessV2>) {
-        others_v2(handle, Does::Mps, count, list)
+        others_v2(handle, ProcessList::Mps, count, list)
     }
 }
