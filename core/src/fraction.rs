@@ -29,7 +29,7 @@ use crate::id::{ModelId, TemplateName};
 use crate::partition::{PartitionTable, ShareSupport, Template};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
-use resource_name::ResourceName;
+use resource_name::{ResourceName, with_number};
 
 /// Longest text that is looked at; the longest sensible one has half of it.
 const TEXT_BYTES_MAX: usize = 128;
@@ -194,7 +194,8 @@ pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
     {
         return Ok(of(part, model));
     }
-    Ok(Ask { model: None, part: AskedPart::Named(trimmed.to_owned()) })
+    let named = Ask { model: None, part: AskedPart::Named(trimmed.to_owned()) };
+    Ok(with_number(trimmed).map_err(fail)?.unwrap_or(named))
 }
 
 /// Finds what of each model answers the ask, in the order of the models.

@@ -4,9 +4,14 @@
 //!   nvidia.com/mig-<template>, a plus as a dot     nvidia.com/mig-1g.10gb.me             1g.10gb+me
 //!   huawei.com/<chip>-<cores>c                     huawei.com/Ascend310P-2c              vir02
 //!      [.<AI CPUs>cpu][.<GiB>g][.dvpp | .ndvpp]    huawei.com/Ascend910-10c.4cpu.16g.dvpp  vir10_4c_16g_m
+//!   with the number of the Pod's limits behind a colon or an equals sign:
+//!   huawei.com/<chip>-memory: <MiB>                huawei.com/Ascend310P-memory: 6144    6Gi of an Ascend310P
+//!   huawei.com/npu-core: <cores>                   huawei.com/npu-core: 2                vir02
 //! ```
 
+use super::{Ask, AskedPart};
 use crate::catalogue::{CardModel, plain_name};
+use crate::units::Bytes;
 
 /// A resource name taken apart.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +62,43 @@ impl ResourceName {
             Self::Vnpu { template, .. } => name.eq_ignore_ascii_case(template),
         }
     }
+}
+
+/// The part that a resource and its number in the limits of a Pod stand for; `None` for other names.
+///
+/// # Errors
+/// The resource is known, and its number is absent or stands for no part of a card.
+pub(super) fn with_number(text: &str) -> Result<Option<Ask>, &'static str> {
+    let (name, number) = match text.split_once([':', '=']) {
+        Some((name, number)) => (name.trim(), Some(number.trim().trim_matches(['"', '\'']))),
+        None => (text, None),
+    };
+    let Some((domain, resource)) = name.split_once('/') else { return Ok(None) };
+    let (domain, small) = (domain.to_ascii_lowercase(), resource.to_ascii_lowercase());
+    let number = || match number {
+        None => Err("a resource without its number in the limits: write it behind a colon"),
+        Some(number) => match number.parse::<u32>() {
+            Ok(number) if number > 0 => Ok(number),
+            Ok(_) | Err(_) => Err("a resource with a number that is no whole one above 0"),
+        },
+    };
+    let of_mebibytes = |mebibytes: u32| AskedPart::Memory(Bytes(u64::from(mebibytes) * Bytes::MIB.0));
+    let ask = match (domain.as_str(), small.as_str()) {
+        ("huawei.com", "npu-core") => {
+            Ask { model: None, part: AskedPart::Named(format!("vir{:02}", number()?)) }
+        }
+        ("nvidia.com", "gpumem" | "gpucores" | "gpumem-percentage") => {
+            return Err("a resource for compute or memory alone: ask for a part such as `25%` or `8Gi`");
+        }
+        ("huawei.com", small) => {
+            match small.strip_suffix("-memory").and_then(|chip| resource.get(..chip.len())) {
+                None => return Ok(None),
+                Some(chip) => Ask { model: Some(chip.to_owned()), part: of_mebibytes(number()?) },
+            }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(ask))
 }
 
 /// `10c.4cpu.16g.dvpp` as `vir10_4c_16g_m`.

@@ -67,6 +67,29 @@ fn resource_name_of_a_device_plugin_is_its_template() {
 }
 
 #[test]
+fn resource_with_its_number_is_the_part() {
+    check(
+        "huawei.com/Ascend310P-memory: 6144",
+        &[
+            "huawei-310p-24gb: vir02 or vir02_1c",
+            "huawei-310p-48gb: vir01",
+            "huawei-310p-duo-24gb: vir02 or vir02_1c",
+            "huawei-310p-duo-48gb: vir01",
+        ],
+    );
+
+    check(
+        "huawei.com/npu-core = \"1\"",
+        &[
+            "huawei-310p-24gb: vir01",
+            "huawei-310p-48gb: vir01",
+            "huawei-310p-duo-24gb: vir01",
+            "huawei-310p-duo-48gb: vir01",
+        ],
+    );
+}
+
+#[test]
 fn family_name_is_every_model_of_the_family() {
     check(
         "Ascend910B-1/2",
@@ -194,6 +217,15 @@ fn unavailable_fraction_is_refused_with_available_ones() {
     refuse("huawei.com/Ascend310P-3c", &["`huawei.com/Ascend310P-3c` is neither"]);
     refuse("nvidia.com/Ascend310P-2c", &["is neither"]);
     refuse("nvidia.com/mig-9g.90gb", &["is neither"]);
+    refuse("huawei.com/Ascend310P-memory", &["a resource without its number", "behind a colon"]);
+    refuse("huawei.com/npu-core: all", &["no whole one above 0"]);
+    refuse("huawei.com/npu-core: 0", &["no whole one above 0"]);
+    refuse("huawei.com/npu-core: 3", &["`vir03` is neither"]);
+    refuse(
+        "huawei.com/Ascend310P-memory: 5000",
+        &["no card has 5000Mi of Ascend310P", "1/4 (vir02, vir02_1c)"],
+    );
+    refuse("nvidia.com/gpumem: 8192", &["compute or memory alone", "`25%`"]);
     refuse("8GB L4", &["`8GB L4` is neither a part", "`8Gi`"]);
 }
 
