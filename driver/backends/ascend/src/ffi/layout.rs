@@ -1,4 +1,6 @@
-//! Structures of the vendor's header, LP64; sizes are asserted below.
+//! Structures of the vendor's header, LP64; sizes and offsets are asserted below.
+
+use std::mem::offset_of;
 
 /// Most cards and chips that an answer is believed to have.
 pub(crate) const CARDS_MAX: usize = 64;
@@ -100,6 +102,8 @@ pub(crate) struct CreateOut {
 #[repr(C)]
 pub(crate) struct Query {
     pub(crate) id: u32,
+    /// What follows is a structure of its own, aligned to its widest field.
+    pub(crate) padding: u32,
     pub(crate) name: [u8; 16],
     pub(crate) status: u32,
     pub(crate) used: u32,
@@ -137,6 +141,8 @@ pub(crate) struct EventFilter {
 #[repr(C)]
 pub(crate) struct Event {
     pub(crate) kind: u32,
+    /// What follows is a structure of its own, aligned to its widest field.
+    pub(crate) padding: u32,
     pub(crate) id: u32,
     pub(crate) device: u16,
     pub(crate) node: [u8; 4],
@@ -155,3 +161,20 @@ const _: () = assert!(size_of::<BoardInfo>() == 16 && size_of::<PcieInfo>() == 6
 const _: () = assert!(size_of::<HbmInfo>() == 32 && size_of::<MemoryInfo>() == 112);
 const _: () = assert!(size_of::<Computing>() == 96 && size_of::<CreateIn>() == 104);
 const _: () = assert!(size_of::<CreateOut>() == 52 && size_of::<Query>() == 264 && size_of::<Total>() == 360);
+
+// Offsets of what is read or written, as a C compiler gives them for the vendor's public header.
+const _: () = assert!(offset_of!(Query, name) == 8 && offset_of!(Query, status) == 24);
+const _: () = assert!(offset_of!(Query, function) == 32 && offset_of!(Query, group) == 36);
+const _: () = assert!(offset_of!(Query, container) == 40 && offset_of!(Query, base) == 48);
+const _: () = assert!(offset_of!(Query, computing) == 112 && offset_of!(Query, media) == 208);
+const _: () = assert!(offset_of!(Total, ids) == 4 && offset_of!(Total, group_bits) == 136);
+const _: () = assert!(offset_of!(Total, base) == 144 && offset_of!(Total, computing) == 208);
+const _: () = assert!(offset_of!(Computing, memory_mib) == 24 && offset_of!(Computing, ai_cpus) == 54);
+const _: () = assert!(offset_of!(Computing, busy_percent) == 60 && offset_of!(Computing, memory_free) == 72);
+const _: () = assert!(offset_of!(CreateIn, template) == 8 && offset_of!(CreateOut, group) == 16);
+const _: () = assert!(offset_of!(HbmInfo, used) == 16 && offset_of!(MemoryInfo, percent) == 48);
+const _: () = assert!(offset_of!(EventFilter, severity) == 12 && size_of::<EventFilter>() == 48);
+const _: () = assert!(offset_of!(Event, id) == 8 && offset_of!(Event, device) == 12);
+const _: () = assert!(offset_of!(Event, severity) == 18 && offset_of!(Event, assertion) == 19);
+const _: () = assert!(offset_of!(Event, raised) == 32 && offset_of!(Event, name) == 40);
+const _: () = assert!(size_of::<Event>() == 360);

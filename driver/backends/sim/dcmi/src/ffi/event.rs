@@ -30,6 +30,7 @@ fn deliver() {
         let serial = i32::try_from(event.serial).unwrap_or(i32::MAX);
         let told = Event {
             kind: 0,
+            padding: 0,
             id: event.id,
             device: u16::try_from(event.phy).unwrap_or(u16::MAX),
             node: [0; 4],

@@ -116,6 +116,7 @@ fn one(phy: usize, id: u32) -> Answer<Query> {
     let consumes = table.template(&vnpu.template).map(|found| found.consumes.clone()).unwrap_or_default();
     Ok(Query {
         id,
+        padding: 0,
         name: text(&vnpu.template),
         status: 0,
         used: u32::from(vnpu.used),
