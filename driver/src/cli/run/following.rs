@@ -43,7 +43,7 @@ pub(super) fn followed(
             // If the note cannot be recorded, it is repeated each time.
             if !matches!(book.note(&era, of, Cause::Silent, clock::unix()), Ok(NoteOutcome::Known)) {
                 terminal.note(format_args!(
-                    "note: card {card} does not report its errors ({why}): no Xid of it is recorded until it is lost"
+                    "note: card {card} does not report its errors ({why}): what happens to it is recorded only once it is lost"
                 ))?;
             }
             Ok(None)
