@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{Cluster, ClusterError, Output};
 
 /// How long a Pod may take to start or end; many times what it takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A namespace with an account, so that Pods can be created at once.
 #[derive(Debug)]

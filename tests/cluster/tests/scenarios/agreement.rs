@@ -22,7 +22,7 @@ use crate::world::World;
 
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 const PODS: &str = "/api/v1/namespaces/default/pods";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const ROUNDS: usize = 500;
 /// The personality and layout of each node.
 const NODES: [&str; 6] = [

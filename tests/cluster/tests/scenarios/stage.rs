@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::world::{World, needs_own};
 
 /// How long a Pod may take to start; many times what it takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// How long to wait for what must not come.
 pub(crate) const BRIEFLY: Duration = Duration::from_secs(3);
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
