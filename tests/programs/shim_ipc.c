@@ -12,8 +12,6 @@
      reset                                             the primary context ends, and begins anew
      context, leave                                    a context of its own becomes the current one; it ends, and the primary is
      info                                              cuMemGetInfo: free
-     usage <0> <path>                                  maps a usage file, and keeps it open
-     share <byte>, drop <byte>, held <byte>            a lock on a byte of it, shared; 0: no other process has one
      lose <offset>                                     the word there of a file is gone at the next query for its locks; 0: no more
 
    With an argument the primary context is had as runtime libraries have it, past every function with a name; with "stalled" in
@@ -106,21 +104,6 @@ static int begin(const char *how)
     pthread_barrier_wait(&stall);
     pthread_join(thread, NULL);
     return code;
-}
-
-static int usage = -1;
-
-static int map_usage(const char *path)
-{
-    usage = open(path, O_RDWR | O_CLOEXEC);
-    return usage < 0 || mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, usage, 0) == MAP_FAILED;
-}
-
-static int lock_of_usage(int command, short kind, uint64_t byte)
-{
-    struct flock lock = { .l_type = kind, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1 };
-    int code = fcntl(usage, command, &lock);
-    return command == F_GETLK && !code ? lock.l_type != F_UNLCK : code;
 }
 
 enum { TOGETHER = 8 };
@@ -248,14 +231,6 @@ int main(int count, char **words)
         } else if (!strcmp(word, "lose")) {
             lost_at = (long)a;
             printf("0\n");
-        } else if (!strcmp(word, "usage")) {
-            printf("%d\n", map_usage(text));
-        } else if (!strcmp(word, "share")) {
-            printf("%d\n", lock_of_usage(F_SETLK, F_RDLCK, a));
-        } else if (!strcmp(word, "drop")) {
-            printf("%d\n", lock_of_usage(F_SETLK, F_UNLCK, a));
-        } else if (!strcmp(word, "held")) {
-            printf("%d\n", lock_of_usage(F_GETLK, F_WRLCK, a));
         } else if (!strcmp(word, "export")) {
             tell(cuIpcGetMemHandle(&handle, made[a & 15]), &handle);
         } else if (!strcmp(word, "crowd")) {

@@ -15,7 +15,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 /// A container's grants.
@@ -155,15 +154,11 @@ impl Tenant {
         GrantFiles { limits, usage, dir }
     }
 
-    /// A command on the bench's cards with the shim before everything else, and these grants. Every second one has an earlier
-    /// version of it, where `ALIQUOT_EARLIER_SHIM` names one: for tests by hand of containers with both.
+    /// A command on the bench's cards with the shim before everything else, and these grants.
     #[must_use]
     pub fn command(&self, bench: &Bench, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        static COMMANDS: AtomicUsize = AtomicUsize::new(0);
-        let earlier = std::env::var_os("ALIQUOT_EARLIER_SHIM").map(PathBuf::from);
-        let earlier = earlier.filter(|_| COMMANDS.fetch_add(1, Ordering::SeqCst) % 2 == 1);
         let mut command = bench.command(program);
-        command.env("LD_PRELOAD", earlier.as_deref().unwrap_or_else(|| shim()));
+        command.env("LD_PRELOAD", shim());
         command.env("ALIQUOT_GRANTS", self.grants());
         command
     }

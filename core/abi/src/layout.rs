@@ -157,9 +157,6 @@ pub mod usage {
     /// First of the bytes behind the file with record locks of the holders of IPC-shared memory: one
     /// for each slot and generation ([`super::slot::lock_of_lent`]).
     pub const LENT_LOCKS: u64 = 1 << 40;
-    /// The byte with a record lock of each process that imports memory of a shared slot
-    /// ([`super::slot::CROWD`]).
-    pub const CROWD_LOCK: u64 = LENT_LOCKS - 1;
     /// First of the bytes behind the file with record locks of importers that start to pay, one at a time, for memory
     /// of an exited exporter ([`super::slot::lock_of_adopter`]).
     pub const ADOPTERS: u64 = 1 << 45;
@@ -177,7 +174,7 @@ pub mod usage {
 
 /// Offsets in one slot. Writer: its owner; a reaper frees the slot after the owner exits. Most slots belong
 /// to processes. Some stand for one IPC-shared allocation, which outlives its exporter and the exporter's
-/// free, or for all of an exporter's allocations without a slot of their own.
+/// free.
 pub mod slot {
     /// `u64`, `generation << 32 | marks | pid`; pid 0 is a free slot. The generation grows with each owner.
     pub const OWNER: usize = 0;
@@ -189,9 +186,7 @@ pub mod slot {
     /// it any more.
     pub const CLOSING: u64 = 1 << 30;
     /// The lowest bit of a counter in [`OWNER`], of IPC-shared memory: the number of times a process took
-    /// hold of it. A reaper that found no holder before thus finds a changed word. A process does not count
-    /// if the exporter holds its lock and [`KIND`] is [`LENT`]: earlier libraries identify their exports by
-    /// the whole word.
+    /// hold of it. A reaper that found no holder before thus finds a changed word.
     const HOLD: u64 = 1 << 22;
 
     /// The process of an owner word; 0: the slot is free.
@@ -241,12 +236,9 @@ pub mod slot {
     /// `u32`, of the owner: bit 0: it has pools, graphs or sparse arrays, which release memory before the
     /// accounting does; bit 1: it has a context made past the hooks, which may end without notice.
     pub const LOOSE: usize = 72;
-    /// `u64`, of IPC-shared memory: FNV-1a over the handle by which it is opened, or [`CROWD`].
+    /// `u64`, of IPC-shared memory: FNV-1a over the handle by which it is opened, or the mark of its
+    /// descriptors.
     pub const TAG: usize = 56;
-    /// A value of [`TAG`]: a shared slot, for all exports of one process without a slot of their own, and
-    /// those of them that it freed while memory of a shared slot was open. It lasts until the exporter has
-    /// exited and no process has memory of any shared slot open.
-    pub const CROWD: u64 = u64::MAX;
     /// `u64`, a byte of the file, in [`SIGNS`], with a lock that the owner loses only by its exit; 0: it has
     /// none. In slots of IPC-shared memory it is the exporter's.
     pub const SIGN: usize = 80;
@@ -272,12 +264,9 @@ pub mod slot {
 
     /// The byte on which the exporter and each importer hold a shared record lock, while slot `number` has
     /// the owner word `owner`. Another owner has another byte, so a lock is never mistaken for a later
-    /// owner's. All shared slots have one byte, which only importers of their memory lock.
+    /// owner's.
     #[must_use]
-    pub const fn lock_of_lent(number: u32, owner: u64, tag: u64) -> u64 {
-        if tag == CROWD {
-            return super::usage::CROWD_LOCK;
-        }
+    pub const fn lock_of_lent(number: u32, owner: u64) -> u64 {
         super::usage::LENT_LOCKS + ((owner >> 32) << 10 | (number as u64 & 1023))
     }
 }

@@ -200,23 +200,14 @@ impl MemoryAccounting<'_> {
         answer
     }
 
-    /// No process has `bytes` of a set-apart slot open any more; the rest stays there.
-    pub fn take_part(&self, bytes: u64, apart: &AtomicU64) -> Release {
-        self.take_off_of(apart, || bytes)
-    }
-
     fn take_off(&self, bytes: impl FnOnce() -> u64) -> Release {
-        self.take_off_of(self.used, bytes)
-    }
-
-    fn take_off_of(&self, slot: &AtomicU64, bytes: impl FnOnce() -> u64) -> Release {
         self.inside.fetch_add(1, Ordering::SeqCst);
         let answer = if self.total.load(Ordering::SeqCst) & FREEZE != 0 {
             Release::Owed
         } else {
             let bytes = bytes();
             // The slot first: killed between the two, `total` is too high, never too low.
-            saturating_take(slot, bytes);
+            saturating_take(self.used, bytes);
             saturating_take(self.total, bytes);
             Release::Done
         };

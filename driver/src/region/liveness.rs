@@ -165,10 +165,7 @@ impl OwnedSlot<'_> {
     fn lock(&self) -> libc::flock {
         let of_process = || usage::SLOTS + self.number * usage::SLOT_BYTES;
         let byte = match u32::try_from(self.number) {
-            Ok(number) if self.is_lent() => {
-                let tag = self.slot.tag().load(Ordering::Acquire);
-                usize::try_from(slot::lock_of_lent(number, self.owner, tag))
-            }
+            Ok(number) if self.is_lent() => usize::try_from(slot::lock_of_lent(number, self.owner)),
             _ => Ok(of_process()),
         };
         byte_lock(libc::F_WRLCK, byte.unwrap_or_else(|_| of_process()))

@@ -320,11 +320,18 @@ fn start_beside(dir: &Path, (lent, does): (Option<u64>, Does), other: usize) -> 
 
 #[test]
 fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
-    // In a slot of its own, and in a shared slot.
-    [4711, slot::CROWD].into_iter().for_each(lent_memory_outlives_its_maker);
+    [Look::Reap, Look::Settle].into_iter().for_each(lent_memory_outlives_its_maker);
 }
 
-fn lent_memory_outlives_its_maker(tag: u64) {
+/// How exited processes are found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Reap,
+    Settle,
+}
+
+fn lent_memory_outlives_its_maker(look: Look) {
+    let tag = 4711;
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);
     place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
@@ -334,7 +341,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     // Far from the slots of later processes, which their pids determine.
     let lent = (number + usage::SLOT_COUNT / 2) % usage::SLOT_COUNT;
     let word = 3 << 32 | u64::from(maker.id());
-    let byte = slot::lock_of_lent(u32::try_from(lent).unwrap(), word, tag);
+    let byte = slot::lock_of_lent(u32::try_from(lent).unwrap(), word);
     let mut opener = start_beside(dir.path(), (Some(byte), Does::Rests), lent).0;
     let (slot, made) = (view.slot(lent).unwrap(), view.slot(number).unwrap());
     slot.start_time().store(made.start_time().load(Ordering::SeqCst), Ordering::SeqCst);
@@ -350,7 +357,7 @@ fn lent_memory_outlives_its_maker(tag: u64) {
     assert!(seen.len() == 1 && seen[0].used >= Bytes(150), "{seen:?}");
     maker.kill().unwrap();
     maker.wait().unwrap();
-    if tag == slot::CROWD {
+    if look == Look::Settle {
         // Also known without an earlier reap: exited processes are released, and memory open in an importer stays.
         assert!(matches!(watched.settled(Ppm::ALL).unwrap(), Some(Bytes(150 | 153))));
     } else {

@@ -373,11 +373,6 @@ impl Ledger {
         self.until_open(self.books_had(), |books| books.take_back(apart) == Release::Done)
     }
 
-    /// Gives back a part of it. False: as above.
-    pub(crate) fn take_part(self, bytes: Bytes, apart: &AtomicU64) -> bool {
-        self.until_open(self.books_had(), |books| books.take_part(bytes.0, apart) == Release::Done)
-    }
-
     /// What this process set apart is not its own any more.
     pub(crate) fn let_go(self, bytes: Bytes) {
         if let Some(books) = self.books() {

@@ -16,14 +16,14 @@
 //! The memory of an exited process stays charged while a forked child has its files ([`crate::accounting::liveness`]).
 //!
 //! A slot of IPC-shared memory (`memory/ipc_memory.rs`) lives as long as any process holds a shared lock on a byte of its own,
-//! or its maker lives and has it. A shared slot lives as long as its maker, or as any process holds the lock of all shared slots.
+//! or its maker lives and has it.
 
 mod holders;
 mod reaper;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use aliquot_abi::layout::{self, slot::CLOSING, slot::CROWD, slot::GONE, slot::LENT, slot::LET_GO};
+use aliquot_abi::layout::{self, slot::CLOSING, slot::GONE, slot::LENT, slot::LET_GO};
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::units::Ppm;
 
@@ -174,14 +174,14 @@ pub(crate) fn take_slot(
 }
 
 /// Takes a free slot for memory of this process that others open by a handle of this tag. Answers without one where all are
-/// taken but those that are kept for processes and for shared slots; the caller keeps other threads out.
+/// taken but those that are kept for processes; the caller keeps other threads out.
 pub(crate) fn take_for_lent(
     usage: Usage,
     tag: u64,
     hold: &mut dyn FnMut(AcquiredSlot) -> bool,
 ) -> Option<AcquiredSlot> {
     let free = slots(usage).filter(|(_, slot)| pid_of(*slot).0 == 0).count();
-    if tag != CROWD && free <= KEPT {
+    if free <= KEPT {
         return None;
     }
     take_free(usage, Identity::own(), Use::Lent { tag, hold })

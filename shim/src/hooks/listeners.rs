@@ -5,12 +5,7 @@ use crate::compute::{captures, pacing};
 use crate::memory::{context_accounting, deferred_free, ipc_memory, plain, pools};
 
 static LISTENERS: Listeners = Listeners {
-    on_pressure: &[
-        |_| deferred_free::settle(),
-        context_accounting::find_ended,
-        |_| ipc_memory::settle(),
-        pools::trim_kept,
-    ],
+    on_pressure: &[|_| deferred_free::settle(), context_accounting::find_ended, pools::trim_kept],
     on_context_end: [
         &captures::InContexts,
         &pacing::InContexts,

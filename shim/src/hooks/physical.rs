@@ -53,6 +53,8 @@ const MAP: u32 = 1;
 const UNMAP: u32 = 2;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 const DESCRIPTOR: u32 = 1;
+/// 64-bit words of the longest handle of another kind, a fabric handle, and as many again.
+const OTHER_HANDLE_WORDS: usize = 16;
 
 hooks! {
     // No context is needed: so cards that are closed are looked at here whatever the grants limit.
@@ -90,15 +92,20 @@ hooks! {
         // Before any caller can have it.
         Number::of(handle).share();
         if kind != DESCRIPTOR || shareable.is_null() {
-            let answer = cuMemExportToShareableHandle::real(shareable, handle, kind, flags);
-            return if answer == SUCCESS { code(physical::exported_as(handle, None)) } else { answer };
+            let Some(ledger) = Number::of(handle).ledger().filter(|_| !shareable.is_null()) else {
+                return cuMemExportToShareableHandle::real(shareable, handle, kind, flags);
+            };
+            // Nothing would show whether a process has what was exported so: it is not told.
+            let mut untold = [0_u64; OTHER_HANDLE_WORDS];
+            let answer = cuMemExportToShareableHandle::real(untold.as_mut_ptr().cast(), handle, kind, flags);
+            return if answer == SUCCESS { ledger.refuse() } else { answer };
         }
         let mut descriptor: c_int = -1;
         let answer = cuMemExportToShareableHandle::real((&raw mut descriptor).cast(), handle, kind, flags);
         if answer != SUCCESS {
             return answer;
         }
-        let lent = physical::exported_as(handle, Some(descriptor));
+        let lent = physical::exported_as(handle, descriptor);
         match lent {
             // SAFETY: the caller's place, which the vendor would write, too.
             Ok(()) => unsafe { shareable.cast::<c_int>().write_unaligned(descriptor) },

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   maker:  export ─▶ a slot of its own: the bytes move there from the maker's slot, with a tag of the handle
-//!                └─ slots are short ─▶ the maker's shared slot ([`shared_slot`])
-//!   opener: open   ─▶ the slot with the handle's tag, else all shared slots
+//!                └─ slots are short ─▶ it is not exported
+//!   opener: open   ─▶ the slot with the handle's tag
 //!   both hold a shared record lock on a byte that belongs to this slot and owner word; the kernel drops it at their death
 //! ```
 //!
@@ -15,9 +15,7 @@
 //!
 //! No process can look whether there is a lock and act by it at one moment. So a process that has locked counts itself in the
 //! owner word, and a process that found no lock (a reaper, or the last that lets go) marks that word only as it was before it
-//! looked: one of the two fails, and knows. A process that sees the maker's own lock behind its own, and no free by it, counts
-//! nothing: no process looked in vain before. So a maker of a library that does not know the count finds its word as it wrote
-//! it, and what it lends leaves accounting when the last has let go.
+//! looked: one of the two fails, and knows.
 //!
 //! Physical memory that was exported ([`descriptor`]) goes the same way, and its importers are openers.
 //!
@@ -26,18 +24,14 @@
 
 mod descriptor;
 mod opened;
-mod shared_slot;
 
 use core::sync::atomic::Ordering;
 
-use aliquot_abi::layout::slot::{
-    CLOSING, CROWD, GONE, LENT, LET_GO, freed, held_again, lock_of_lent, pid_in,
-};
+use aliquot_abi::layout::slot::{CLOSING, GONE, LET_GO, freed, held_again, lock_of_lent};
 use aliquot_abi::view::SlotView;
 
 pub(crate) use descriptor::{DescriptorMark, lend_physical, mark_again};
 pub(crate) use opened::{close, import_ended, imported, importing, open};
-pub(crate) use shared_slot::settle;
 
 use crate::accounting::account::{Bytes, Ledger};
 use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, NoRoom, Tie};
@@ -45,7 +39,6 @@ use crate::accounting::credit;
 use crate::accounting::life::{self, AcquiredSlot};
 use crate::grants::Usage;
 use crate::memory::plain::{self, POINTERS};
-use crate::sys::process;
 use crate::sys::{self, KeepErrno};
 
 /// A slot of IPC-shared memory, under one owner word.
@@ -55,16 +48,6 @@ pub(crate) struct IpcSlot {
     number: u32,
     /// The word without its process and marks.
     owner: u64,
-    room: SlotUse,
-}
-
-/// What a slot of IPC-shared memory is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SlotUse {
-    /// One allocation.
-    One,
-    /// A shared slot of them.
-    Shared,
 }
 
 /// What this process made and lends, or has open.
@@ -77,7 +60,6 @@ struct IpcEntry {
     /// How often the program has to close it.
     references: u32,
     owner: u64,
-    room: SlotUse,
     books: ChargedSlot,
 }
 
@@ -112,7 +94,7 @@ impl Tag {
     /// Of the vendor's handle.
     pub(crate) fn of(handle: &[u8; 64]) -> Self {
         let sum = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        Self(handle.iter().fold(0xcbf2_9ce4_8422_2325, sum).min(CROWD - 1))
+        Self(handle.iter().fold(0xcbf2_9ce4_8422_2325, sum))
     }
 }
 
@@ -132,28 +114,21 @@ impl AllocEntry {
 // === impl IpcSlot ===
 
 impl IpcSlot {
-    /// The slot of this number, which has this owner word.
-    fn of(usage: Usage, number: usize, owner: u64) -> Option<Self> {
-        let is_shared = usage.view.slot(number)?.tag().load(Ordering::Acquire) == CROWD;
-        let room = if is_shared { SlotUse::Shared } else { SlotUse::One };
-        Some(Self { usage, number: u32::try_from(number).ok()?, owner: freed(owner), room })
-    }
-
     /// One that was taken, or found.
-    fn at(usage: Usage, taken: AcquiredSlot, room: SlotUse) -> Self {
-        Self { usage, number: taken.number, owner: freed(taken.owner), room }
+    fn at(usage: Usage, taken: AcquiredSlot) -> Self {
+        Self { usage, number: taken.number, owner: freed(taken.owner) }
     }
 
     /// What this process made, and has there.
     fn place(self, ledger: Ledger, bytes: Bytes, tie: Tie) -> IpcEntry {
-        let (number, owner, room) = (self.number, self.owner, self.room);
+        let (number, owner) = (self.number, self.owner);
         let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
-        IpcEntry { bytes, grant, tie, number, references: 1, owner, room, books: ChargedSlot::Apart }
+        IpcEntry { bytes, grant, tie, number, references: 1, owner, books: ChargedSlot::Apart }
     }
 
     /// The byte whose lock says that a process has it.
     pub(crate) fn lock(self) -> u64 {
-        lock_of_lent(self.number, self.owner, if self.room == SlotUse::Shared { CROWD } else { 0 })
+        lock_of_lent(self.number, self.owner)
     }
 
     fn key(self) -> Key {
@@ -231,9 +206,6 @@ impl IpcSlot {
 
     /// Its maker does not have it any more.
     fn let_go(self, ledger: Ledger) {
-        if self.room == SlotUse::Shared {
-            return;
-        }
         // None: it was taken for dead, and what was in it is off shared accounting.
         if let Some(slot) = self.slot() {
             slot.kind().store(LET_GO, Ordering::SeqCst);
@@ -251,31 +223,14 @@ impl IpcSlot {
 
     /// Whether it is still this memory's and stays so, now that this process has the lock.
     fn stays(self, tag: Tag) -> bool {
-        let Some((slot, word)) = self.slot_and_word() else { return false };
-        if slot.tag().load(Ordering::SeqCst) != tag.0 {
+        let Some(slot) = self.slot().filter(|slot| slot.tag().load(Ordering::SeqCst) == tag.0) else {
             return false;
-        }
-        let is_with_maker = self.is_with_maker(slot, word);
+        };
         let counted = |word: u64| {
             let is_it = freed(word) == self.owner && word != self.owner && word & (GONE | CLOSING) == 0;
-            is_it.then(|| if is_with_maker { word } else { held_again(word) })
+            is_it.then(|| held_again(word))
         };
         slot.owner().fetch_update(Ordering::SeqCst, Ordering::SeqCst, counted).is_ok()
-    }
-
-    /// Whether its maker has its lock, and did not say that it lets go, after this process locked: no process found no lock
-    /// before, and each that looks from here on finds one. Of several that have it the kernel names one, which may be another:
-    /// then it is unknown.
-    fn is_with_maker(self, slot: SlotView<'_>, word: u64) -> bool {
-        let is_its = |file| match sys::locker(file, self.lock()) {
-            Some(Some(pid)) => u32::try_from(pid) == Ok(pid_in(word)),
-            _ => false,
-        };
-        let here = process::namespace();
-        self.usage.file().is_some_and(is_its)
-            && here != 0
-            && slot.pid_namespace().load(Ordering::SeqCst) == here
-            && slot.kind().load(Ordering::SeqCst) == LENT
     }
 
     fn is_let_go(self) -> bool {
@@ -300,7 +255,7 @@ impl IpcSlot {
     fn find(ledger: Ledger, tag: Tag) -> Option<Self> {
         let usage = ledger.usage();
         let found = life::lent(usage, tag.0)?;
-        let lent = Self::at(usage, found, SlotUse::One);
+        let lent = Self::at(usage, found);
         // A slot is taken before there is any lock: with the first one the process shows its sign, and drops all locks for that.
         let _has_sign = ledger.has_books();
         if !life::one_at_a_time(|| lent.hold()) {
@@ -316,9 +271,10 @@ impl IpcSlot {
 
 /// Whether this process or another one holds the memory of a slot, which has this owner word.
 pub(crate) fn is_held((usage, file): (Usage, i32), number: usize, owner: u64) -> bool {
-    let is_held_here = |lent: IpcSlot| HOLDS.get(lent.key()).is_some() || shared_slot::is_own(lent);
-    IpcSlot::of(usage, number, owner)
-        .is_some_and(|lent| is_held_here(lent) || sys::locked_by_another(file, lent.lock()))
+    u32::try_from(number).is_ok_and(|number| {
+        let lent = IpcSlot { usage, number, owner: freed(owner) };
+        HOLDS.get(lent.key()).is_some() || sys::locked_by_another(file, lent.lock())
+    })
 }
 
 // === impl IpcEntry ===
@@ -326,8 +282,8 @@ pub(crate) fn is_held((usage, file): (Usage, i32), number: usize, owner: u64) ->
 impl IpcEntry {
     fn lent(&self) -> Option<(IpcSlot, Ledger)> {
         let ledger = credit::ledger(self.grant)?;
-        let (usage, number, owner, room) = (ledger.usage(), self.number, self.owner, self.room);
-        Some((IpcSlot { usage, number, owner, room }, ledger))
+        let (usage, number, owner) = (ledger.usage(), self.number, self.owner);
+        Some((IpcSlot { usage, number, owner }, ledger))
     }
 
     /// The maker's free.
@@ -339,9 +295,6 @@ impl IpcEntry {
             ChargedSlot::Joined => ledger.release(self.bytes),
         }
         lent.let_go(ledger);
-        if self.room == SlotUse::Shared && self.books == ChargedSlot::Apart {
-            shared_slot::leave(lent, self.bytes);
-        }
     }
 }
 
@@ -387,24 +340,17 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     }
     let Some(held) = plain::detach(key).filter(|held| !held.is_apart()) else { return Ok(()) };
     let Some(ledger) = held.ledger() else { return Ok(()) };
-    let Some(lent) = take_any(ledger, Some(tag)) else { return Err(ledger.refuse()) };
+    let Some(lent) = take_any(ledger, tag) else { return Err(ledger.refuse()) };
     let place = lent.place(ledger, held.bytes(), held.tie());
     move_out(&Pointer(key, held), key, (ledger, lent), place)
 }
 
-/// A slot under this tag, held by this process; its shared slot, where there is no tag or no slot.
-fn take_any(ledger: Ledger, tag: Option<Tag>) -> Option<IpcSlot> {
-    shared_slot::settle();
-    let own = || tag.and_then(|tag| life::one_at_a_time(|| take_slot(ledger.usage(), tag)));
-    own().or_else(|| {
-        if tag.is_some() && !shared_slot::is_there(ledger) {
-            let _done_or_elsewhere = ledger.look();
-            let own = own();
-            if own.is_some() {
-                return own;
-            }
-        }
-        life::one_at_a_time(|| shared_slot::of(ledger))
+/// A slot under this tag, held by this process.
+fn take_any(ledger: Ledger, tag: Tag) -> Option<IpcSlot> {
+    let take = || life::one_at_a_time(|| take_slot(ledger.usage(), tag));
+    take().or_else(|| {
+        let _done_or_elsewhere = ledger.look();
+        take()
     })
 }
 
@@ -457,7 +403,7 @@ fn take_slot(usage: Usage, tag: Tag) -> Option<IpcSlot> {
         if let Some(earlier) = held.take() {
             earlier.unlock();
         }
-        let lent = IpcSlot::at(usage, taken, SlotUse::One);
+        let lent = IpcSlot::at(usage, taken);
         held = lent.hold().then_some(lent);
         held.is_some()
     };

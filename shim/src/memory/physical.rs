@@ -227,6 +227,11 @@ impl Number {
     /// Memory that is not charged here.
     pub(crate) const NONE: Self = Self(0);
 
+    /// The accounting that pays, if any does.
+    pub(crate) fn ledger(self) -> Option<Ledger> {
+        self.grant().and_then(credit::ledger)
+    }
+
     /// The grant that pays, if any does.
     pub(crate) fn grant(self) -> Option<u32> {
         RECORDS.get(self.key()).filter(|record| record.bytes.0 > 0).map(|record| record.grant)

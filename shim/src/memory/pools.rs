@@ -280,7 +280,6 @@ pub(crate) fn trim_kept(ledger: Ledger) {
 /// Brings accounting to what the driver says of every pool that holds something, and of graphs.
 pub(crate) fn refresh() {
     crate::memory::deferred_free::settle();
-    crate::memory::ipc_memory::settle();
     if !MeterKind::Follows.is_there() {
         return;
     }

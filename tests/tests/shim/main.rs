@@ -8,7 +8,6 @@ mod calls;
 mod cards;
 mod clients;
 mod codes;
-mod earlier;
 mod faults;
 mod graphs;
 mod held;

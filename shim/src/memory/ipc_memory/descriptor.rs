@@ -8,12 +8,12 @@
 //! ```
 //!
 //! The mark is a lock of the descriptor's open file description, on a byte far behind every file: it goes wherever copies of the
-//! descriptor go, and the kernel tells of it in `/proc/self/fdinfo`. Where a descriptor takes no lock, or is none (a fabric
-//! handle), the memory is one of a shared slot, and an importer of what has no mark holds all shared slots.
+//! descriptor go, and the kernel tells of it in `/proc/self/fdinfo`. What takes no mark (a fabric handle, a descriptor without
+//! locks) is not exported: its importers would not be known.
 
 use core::ffi::c_int;
 
-use super::{Entry, IpcSlot, MADE, SlotUse, Tag, move_bytes, move_out, take_any, take_slot};
+use super::{Entry, IpcSlot, MADE, Tag, move_bytes, move_out, take_any, take_slot};
 use crate::accounting::account::{Bytes, Ledger};
 use crate::accounting::alloc_map::{Key, Tie};
 use crate::accounting::credit;
@@ -92,21 +92,19 @@ fn takes_marks(descriptor: c_int) -> bool {
     takes
 }
 
-/// Physical memory of this process that others may import from now on, by a descriptor if it is one. An error: that cannot be
-/// written down.
+/// Physical memory of this process that others may import from now on by a descriptor. An error: that cannot be written down.
 pub(crate) fn lend_physical(
     entry: &impl Entry,
     key: Key,
     (bytes, grant): (Bytes, u32),
-    descriptor: Option<c_int>,
+    descriptor: c_int,
 ) -> Result<(), i32> {
     let _errno = KeepErrno::new();
     let Some(ledger) = credit::ledger(grant) else { return Ok(()) };
-    let has_mark = descriptor.is_some_and(takes_marks);
     // No process finds it by this: the slot's own comes once it is known which.
-    let first = has_mark.then_some(Tag(MARKED));
-    let Some(lent) = take_any(ledger, first) else { return Err(ledger.refuse()) };
-    if let (SlotUse::One, Some(slot)) = (lent.room, lent.slot()) {
+    let lent = if takes_marks(descriptor) { take_any(ledger, Tag(MARKED)) } else { None };
+    let Some(lent) = lent else { return Err(ledger.refuse()) };
+    if let Some(slot) = lent.slot() {
         slot.tag().store(DescriptorMark::new(lent, bytes).0, Ordering::SeqCst);
     }
     move_out(entry, key, (ledger, lent), lent.place(ledger, bytes, Tie(0)))?;
@@ -114,8 +112,7 @@ pub(crate) fn lend_physical(
 }
 
 /// One more descriptor of what is shared under this key.
-pub(crate) fn mark_again(key: Key, descriptor: Option<c_int>) -> Result<(), i32> {
-    let Some(descriptor) = descriptor else { return Ok(()) };
+pub(crate) fn mark_again(key: Key, descriptor: c_int) -> Result<(), i32> {
     let _errno = KeepErrno::new();
     let mut turns = 0..TURNS_MAX;
     let place = loop {
@@ -126,11 +123,11 @@ pub(crate) fn mark_again(key: Key, descriptor: Option<c_int>) -> Result<(), i32>
         }
     };
     match place.lent() {
-        Some((lent, ledger)) if lent.room == SlotUse::One => DescriptorMark::new(lent, place.bytes)
+        Some((lent, ledger)) => DescriptorMark::new(lent, place.bytes)
             .put(descriptor)
             .then_some(())
             .ok_or_else(|| ledger.refuse()),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

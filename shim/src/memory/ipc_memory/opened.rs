@@ -1,11 +1,12 @@
 //! Memory of other processes that this one has open.
 
 use super::descriptor::{DescriptorMark, adopt};
-use super::{ChargedSlot, HoldState, IpcEntry, IpcSlot, SlotUse, Tag, shared_slot, take_of};
-use crate::accounting::account::{Bytes, Ledger};
+use super::{HoldState, IpcEntry, IpcSlot, Tag, take_of};
+use crate::accounting::account::{self, Account, Bytes, Ledger};
 use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom, Tie};
 use crate::accounting::contexts;
 use crate::accounting::credit;
+use crate::grants;
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
 use crate::memory::free_memory_delta::pass_admission_gate;
 use crate::sys::KeepErrno;
@@ -13,23 +14,22 @@ use crate::sys::KeepErrno;
 /// By the opener's address.
 static OPENED: AllocMap<IpcEntry> = AllocMap::new();
 
-/// What an opener holds.
+/// What an opener holds: the memory's slot.
 #[derive(Clone, Copy)]
-pub(crate) enum Hold {
-    /// The memory's own slot.
-    One(IpcSlot, Ledger),
-    /// The shared slots of all grants: one of them may have it.
-    Crowds,
+pub(crate) struct Hold(IpcSlot, Ledger);
+
+/// Accounting of this process.
+fn ledgers() -> impl Iterator<Item = Ledger> {
+    grants::all().filter_map(|grant| match account::of_grant(grant) {
+        Account::Counted(ledger) => Some(ledger),
+        _ => None,
+    })
 }
 
 impl Hold {
     /// `None`: no grant of this process lends such memory.
     fn of(tag: Tag) -> Option<Self> {
-        Self::of_slot(tag).or_else(|| shared_slot::hold_all().then_some(Self::Crowds))
-    }
-
-    fn of_slot(tag: Tag) -> Option<Self> {
-        shared_slot::ledgers().find_map(|ledger| Some(Self::One(IpcSlot::find(ledger, tag)?, ledger)))
+        ledgers().find_map(|ledger| Some(Self(IpcSlot::find(ledger, tag)?, ledger)))
     }
 
     /// The vendor did not import it, or has it for this process anyhow.
@@ -38,30 +38,12 @@ impl Hold {
     }
 
     fn drop(self, had: HoldState) {
-        match self {
-            Self::One(lent, ledger) => lent.drop_hold(ledger, had),
-            Self::Crowds => shared_slot::drop_all(),
-        }
+        self.0.drop_hold(self.1, had);
     }
 
     /// For what is open now.
     fn place(self, tie: Tie) -> IpcEntry {
-        let (number, grant, owner, room) = match self {
-            Self::One(lent, ledger) => {
-                (lent.number, u32::try_from(ledger.number()).unwrap_or(u32::MAX), lent.owner, SlotUse::One)
-            }
-            Self::Crowds => (u32::MAX, u32::MAX, 0, SlotUse::Shared),
-        };
-        IpcEntry {
-            bytes: Bytes(0),
-            grant,
-            tie,
-            number,
-            references: 1,
-            owner,
-            room,
-            books: ChargedSlot::Apart,
-        }
+        self.0.place(self.1, Bytes(0), tie)
     }
 }
 
@@ -74,10 +56,8 @@ impl IpcEntry {
     /// An opener's last close.
     fn closed(self) {
         let _errno = KeepErrno::new();
-        match (self.room, self.lent()) {
-            (SlotUse::Shared, _) => shared_slot::drop_all(),
-            (SlotUse::One, Some((lent, ledger))) => lent.drop_hold(ledger, HoldState::Memory),
-            (SlotUse::One, None) => {}
+        if let Some((lent, ledger)) = self.lent() {
+            lent.drop_hold(ledger, HoldState::Memory);
         }
     }
 }
@@ -105,11 +85,9 @@ pub(crate) fn open(
 /// Before cuMemImportFromShareableHandle of what has this mark: what the importer has to hold. An error: it is refused.
 pub(crate) fn importing(mark: Option<DescriptorMark>) -> Result<Option<Hold>, i32> {
     let _errno = KeepErrno::new();
-    let Some(mark) = mark else {
-        return Ok(shared_slot::hold_all().then_some(Hold::Crowds));
-    };
-    match Hold::of_slot(mark.tag()) {
-        None => Ok(adopt(mark, shared_slot::ledgers())?.map(|(lent, ledger)| Hold::One(lent, ledger))),
+    let Some(mark) = mark else { return Ok(None) };
+    match Hold::of(mark.tag()) {
+        None => Ok(adopt(mark, ledgers())?.map(|(lent, ledger)| Hold(lent, ledger))),
         found => Ok(found),
     }
 }

@@ -42,8 +42,8 @@ impl ipc_memory::Entry for Number {
     }
 }
 
-/// cuMemExportToShareableHandle, which has answered a descriptor or something else. An error: no process may have it.
-pub(crate) fn exported_as(handle: u64, descriptor: Option<c_int>) -> Result<(), i32> {
+/// cuMemExportToShareableHandle, which has answered a descriptor. An error: no process may have it.
+pub(crate) fn exported_as(handle: u64, descriptor: c_int) -> Result<(), i32> {
     let number = Number::of(handle);
     let Some(record) = RECORDS.get(number.key()).filter(|record| record.bytes.0 > 0) else { return Ok(()) };
     match record.books {
