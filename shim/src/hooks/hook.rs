@@ -196,3 +196,26 @@ macro_rules! hooks {
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
+
+/// Hooks of functions that exist for both default streams: `legacy, per_thread: (arguments) => |real, on| answer`. In `answer`
+/// `real` is the vendor's call, and `on` a stream as this form of the function means it. Hooks of other functions of the
+/// family come before them, in braces.
+macro_rules! stream_hooks {
+    ($need:ident; { $($others:tt)* } $( $legacy:ident, $thread:ident :
+        ( $($arg:ident : $ty:ty),* ) => |$real:ident, $on:ident| $answer:expr; )*) => {
+        hooks! {
+            Cuda, $need;
+            $($others)*
+            $(
+                fn $legacy($($arg: $ty),*) {
+                    let ($real, $on) = (|| $legacy::real($($arg),*), $crate::loader::vendor::Target::legacy);
+                    $answer
+                }
+                fn $thread($($arg: $ty),*) {
+                    let ($real, $on) = (|| $thread::real($($arg),*), $crate::loader::vendor::Target::per_thread);
+                    $answer
+                }
+            )*
+        }
+    };
+}

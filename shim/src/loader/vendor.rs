@@ -196,6 +196,16 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// A stream of a call that means the legacy default stream by 0.
+    pub(crate) const fn legacy(stream: u64) -> Self {
+        Self { stream, mode: StreamMode::Legacy }
+    }
+
+    /// A stream of a call that means the thread's own default stream by 0.
+    pub(crate) const fn per_thread(stream: u64) -> Self {
+        Self { stream, mode: StreamMode::PerThread }
+    }
+
     /// The stream by a name that is the same from whichever call.
     pub(crate) const fn lane(self) -> u64 {
         match (self.stream, self.mode) {

@@ -3,7 +3,7 @@
 
 use aliquot_enforce::cost::Shape;
 
-use super::{Extent, RateClass, extent, moved, on, on_thread};
+use super::{Extent, RateClass, extent, moved};
 use crate::compute::pacing;
 use crate::loader::vendor::Target;
 use crate::sys;
@@ -104,140 +104,39 @@ fn listed<T: Extent>(
     pacing::launch(shape.key, target, || shape, real)
 }
 
-hooks! {
-    Cuda, Compute;
-    fn cuMemcpyBatchAsync(
-        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
-        firsts: *const usize, attribute_count: usize, failed: *mut usize, stream: u64
-    ) {
-        let real = || cuMemcpyBatchAsync::real(targets, sources, sizes, count, attributes, firsts, attribute_count, failed, stream);
-        let lists = [targets, sources, attributes, firsts.cast()];
-        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
-    }
-    fn cuMemcpyBatchAsync_ptsz(
-        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
-        firsts: *const usize, attribute_count: usize, failed: *mut usize, stream: u64
-    ) {
-        let real = || cuMemcpyBatchAsync_ptsz::real(targets, sources, sizes, count, attributes, firsts, attribute_count, failed, stream);
-        let lists = [targets, sources, attributes, firsts.cast()];
-        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
-    }
-    fn cuMemcpyBatchAsync_v2(
-        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
-        firsts: *const usize, attribute_count: usize, stream: u64
-    ) {
-        let real = || cuMemcpyBatchAsync_v2::real(targets, sources, sizes, count, attributes, firsts, attribute_count, stream);
-        let lists = [targets, sources, attributes, firsts.cast()];
-        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on(stream), real)
-    }
-    fn cuMemcpyBatchAsync_v2_ptsz(
-        targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64,
-        firsts: *const usize, attribute_count: usize, stream: u64
-    ) {
-        let real = || cuMemcpyBatchAsync_v2_ptsz::real(targets, sources, sizes, count, attributes, firsts, attribute_count, stream);
-        let lists = [targets, sources, attributes, firsts.cast()];
-        batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &lists, on_thread(stream), real)
-    }
-    fn cuMemcpy3DBatchAsync(count: usize, list: *const Box3d, failed: *mut usize, flags: u64, stream: u64) {
-        let real = || cuMemcpy3DBatchAsync::real(count, list, failed, flags, stream);
-        listed(RateClass::Boxes, list, count, on(stream), real)
-    }
-    fn cuMemcpy3DBatchAsync_ptsz(
-        count: usize, list: *const Box3d, failed: *mut usize, flags: u64, stream: u64
-    ) {
-        let real = || cuMemcpy3DBatchAsync_ptsz::real(count, list, failed, flags, stream);
-        listed(RateClass::Boxes, list, count, on_thread(stream), real)
-    }
-    fn cuMemcpy3DBatchAsync_v2(count: usize, list: *const Box3d, flags: u64, stream: u64) {
-        let real = || cuMemcpy3DBatchAsync_v2::real(count, list, flags, stream);
-        listed(RateClass::Boxes, list, count, on(stream), real)
-    }
-    fn cuMemcpy3DBatchAsync_v2_ptsz(count: usize, list: *const Box3d, flags: u64, stream: u64) {
-        let real = || cuMemcpy3DBatchAsync_v2_ptsz::real(count, list, flags, stream);
-        listed(RateClass::Boxes, list, count, on_thread(stream), real)
-    }
-    fn cuMemcpyWithAttributesAsync(
-        target: u64, source: u64, bytes: usize, attributes: *const u64, stream: u64
-    ) {
-        let real = || cuMemcpyWithAttributesAsync::real(target, source, bytes, attributes, stream);
-        moved(RateClass::Any, bytes, on(stream), real)
-    }
-    fn cuMemcpyWithAttributesAsync_ptsz(
-        target: u64, source: u64, bytes: usize, attributes: *const u64, stream: u64
-    ) {
-        let real = || cuMemcpyWithAttributesAsync_ptsz::real(target, source, bytes, attributes, stream);
-        moved(RateClass::Any, bytes, on_thread(stream), real)
-    }
-    fn cuMemcpy3DWithAttributesAsync(copy: *const Box3d, flags: u64, stream: u64) {
-        let real = || cuMemcpy3DWithAttributesAsync::real(copy, flags, stream);
-        listed(RateClass::Boxes, copy, 1, on(stream), real)
-    }
-    fn cuMemcpy3DWithAttributesAsync_ptsz(copy: *const Box3d, flags: u64, stream: u64) {
-        let real = || cuMemcpy3DWithAttributesAsync_ptsz::real(copy, flags, stream);
-        listed(RateClass::Boxes, copy, 1, on_thread(stream), real)
-    }
-    fn cuMemPrefetchBatchAsync(
-        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
-        place_count: usize, flags: u64, stream: u64
-    ) {
-        let real = || cuMemPrefetchBatchAsync::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
-        let lists = [addresses, places, firsts.cast()];
-        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
-    }
-    fn cuMemPrefetchBatchAsync_ptsz(
-        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
-        place_count: usize, flags: u64, stream: u64
-    ) {
-        let real = || cuMemPrefetchBatchAsync_ptsz::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
-        let lists = [addresses, places, firsts.cast()];
-        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
-    }
-    fn cuMemDiscardAndPrefetchBatchAsync(
-        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
-        place_count: usize, flags: u64, stream: u64
-    ) {
-        let real = || cuMemDiscardAndPrefetchBatchAsync::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
-        let lists = [addresses, places, firsts.cast()];
-        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on(stream), real)
-    }
-    fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
-        addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize,
-        place_count: usize, flags: u64, stream: u64
-    ) {
-        let real = || cuMemDiscardAndPrefetchBatchAsync_ptsz::real(addresses, sizes, count, places, firsts, place_count, flags, stream);
-        let lists = [addresses, places, firsts.cast()];
-        batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &lists, on_thread(stream), real)
-    }
-    fn cuMemDiscardBatchAsync(
-        addresses: *const u64, sizes: *const usize, count: usize, flags: u64, stream: u64
-    ) {
-        let real = || cuMemDiscardBatchAsync::real(addresses, sizes, count, flags, stream);
-        batch(RateClass::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on(stream), real)
-    }
-    fn cuMemDiscardBatchAsync_ptsz(
-        addresses: *const u64, sizes: *const usize, count: usize, flags: u64, stream: u64
-    ) {
-        let real = || cuMemDiscardBatchAsync_ptsz::real(addresses, sizes, count, flags, stream);
-        batch(RateClass::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on_thread(stream), real)
-    }
-    fn cuMemBatchDecompressAsync(
-        list: *const Packed, count: usize, flags: u32, failed: *mut usize, stream: u64
-    ) {
-        let real = || cuMemBatchDecompressAsync::real(list, count, flags, failed, stream);
-        listed(RateClass::Unpack, list, count, on(stream), real)
-    }
-    fn cuMemBatchDecompressAsync_ptsz(
-        list: *const Packed, count: usize, flags: u32, failed: *mut usize, stream: u64
-    ) {
-        let real = || cuMemBatchDecompressAsync_ptsz::real(list, count, flags, failed, stream);
-        listed(RateClass::Unpack, list, count, on_thread(stream), real)
-    }
-    fn cuFabricCpyBatchAsync(count: usize, list: *const Fabric, flags: u64, stream: u64) {
-        let real = || cuFabricCpyBatchAsync::real(count, list, flags, stream);
-        listed(RateClass::Fabric, list, count, on(stream), real)
-    }
-    fn cuFabricCpyBatchAsync_ptsz(count: usize, list: *const Fabric, flags: u64, stream: u64) {
-        let real = || cuFabricCpyBatchAsync_ptsz::real(count, list, flags, stream);
-        listed(RateClass::Fabric, list, count, on_thread(stream), real)
-    }
+stream_hooks! {
+    Compute; {}
+    cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz:
+        (targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64, firsts: *const usize, attribute_count: usize, failed: *mut usize, stream: u64)
+        => |real, on| batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &[targets, sources, attributes, firsts.cast()], on(stream), real);
+    cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz:
+        (targets: *const u64, sources: *const u64, sizes: *const usize, count: usize, attributes: *const u64, firsts: *const usize, attribute_count: usize, stream: u64)
+        => |real, on| batch(RateClass::Batch, &Sizes { list: sizes, count, groups: attribute_count }, &[targets, sources, attributes, firsts.cast()], on(stream), real);
+    cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz:
+        (count: usize, list: *const Box3d, failed: *mut usize, flags: u64, stream: u64)
+        => |real, on| listed(RateClass::Boxes, list, count, on(stream), real);
+    cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz:
+        (count: usize, list: *const Box3d, flags: u64, stream: u64)
+        => |real, on| listed(RateClass::Boxes, list, count, on(stream), real);
+    cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz:
+        (target: u64, source: u64, bytes: usize, attributes: *const u64, stream: u64)
+        => |real, on| moved(RateClass::Any, bytes, on(stream), real);
+    cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz:
+        (copy: *const Box3d, flags: u64, stream: u64)
+        => |real, on| listed(RateClass::Boxes, copy, 1, on(stream), real);
+    cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz:
+        (addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize, place_count: usize, flags: u64, stream: u64)
+        => |real, on| batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &[addresses, places, firsts.cast()], on(stream), real);
+    cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync_ptsz:
+        (addresses: *const u64, sizes: *const usize, count: usize, places: *const u64, firsts: *const usize, place_count: usize, flags: u64, stream: u64)
+        => |real, on| batch(RateClass::Prefetch, &Sizes { list: sizes, count, groups: place_count }, &[addresses, places, firsts.cast()], on(stream), real);
+    cuMemDiscardBatchAsync, cuMemDiscardBatchAsync_ptsz:
+        (addresses: *const u64, sizes: *const usize, count: usize, flags: u64, stream: u64)
+        => |real, on| batch(RateClass::Discard, &Sizes { list: sizes, count, groups: count }, &[addresses], on(stream), real);
+    cuMemBatchDecompressAsync, cuMemBatchDecompressAsync_ptsz:
+        (list: *const Packed, count: usize, flags: u32, failed: *mut usize, stream: u64)
+        => |real, on| listed(RateClass::Unpack, list, count, on(stream), real);
+    cuFabricCpyBatchAsync, cuFabricCpyBatchAsync_ptsz:
+        (count: usize, list: *const Fabric, flags: u64, stream: u64)
+        => |real, on| listed(RateClass::Fabric, list, count, on(stream), real);
 }

@@ -1,7 +1,8 @@
 //! The first generation: addresses, sizes and descriptions of 32 bits. A program of today reaches arrays and the host with
 //! them, and nothing else: no card of 64 bits has memory at so low an address.
 
-use super::{DEFAULT, Extent, RateClass, arrived, extent, moved, on};
+use super::{DEFAULT, Extent, RateClass, arrived, extent, moved};
+use crate::loader::vendor::Target;
 
 /// A copy of rows: the head, which tells where, and the extent.
 #[derive(Clone, Copy)]
@@ -70,19 +71,19 @@ hooks! {
         arrived(RateClass::Array, wide(bytes), DEFAULT, || cuMemcpyAtoA::real(target, target_offset, source, source_offset, bytes))
     }
     fn cuMemcpyHtoAAsync(array: u64, offset: u32, source: u64, bytes: u32, stream: u64) {
-        moved(RateClass::ToDevice, wide(bytes), on(stream), || cuMemcpyHtoAAsync::real(array, offset, source, bytes, stream))
+        moved(RateClass::ToDevice, wide(bytes), Target::legacy(stream), || cuMemcpyHtoAAsync::real(array, offset, source, bytes, stream))
     }
     fn cuMemcpyAtoHAsync(target: u64, array: u64, offset: u32, bytes: u32, stream: u64) {
-        moved(RateClass::FromDevice, wide(bytes), on(stream), || cuMemcpyAtoHAsync::real(target, array, offset, bytes, stream))
+        moved(RateClass::FromDevice, wide(bytes), Target::legacy(stream), || cuMemcpyAtoHAsync::real(target, array, offset, bytes, stream))
     }
     fn cuMemcpyHtoDAsync(target: u32, source: u64, bytes: u32, stream: u64) {
-        moved(RateClass::ToDevice, wide(bytes), on(stream), || cuMemcpyHtoDAsync::real(target, source, bytes, stream))
+        moved(RateClass::ToDevice, wide(bytes), Target::legacy(stream), || cuMemcpyHtoDAsync::real(target, source, bytes, stream))
     }
     fn cuMemcpyDtoHAsync(target: u64, source: u32, bytes: u32, stream: u64) {
-        moved(RateClass::FromDevice, wide(bytes), on(stream), || cuMemcpyDtoHAsync::real(target, source, bytes, stream))
+        moved(RateClass::FromDevice, wide(bytes), Target::legacy(stream), || cuMemcpyDtoHAsync::real(target, source, bytes, stream))
     }
     fn cuMemcpyDtoDAsync(target: u32, source: u32, bytes: u32, stream: u64) {
-        moved(RateClass::Inside, wide(bytes), on(stream), || cuMemcpyDtoDAsync::real(target, source, bytes, stream))
+        moved(RateClass::Inside, wide(bytes), Target::legacy(stream), || cuMemcpyDtoDAsync::real(target, source, bytes, stream))
     }
     fn cuMemcpy2D(copy: *const Flat) {
         arrived(RateClass::Any, extent(copy), DEFAULT, || cuMemcpy2D::real(copy))
@@ -94,10 +95,10 @@ hooks! {
         arrived(RateClass::Any, extent(copy), DEFAULT, || cuMemcpy3D::real(copy))
     }
     fn cuMemcpy2DAsync(copy: *const Flat, stream: u64) {
-        moved(RateClass::Any, extent(copy), on(stream), || cuMemcpy2DAsync::real(copy, stream))
+        moved(RateClass::Any, extent(copy), Target::legacy(stream), || cuMemcpy2DAsync::real(copy, stream))
     }
     fn cuMemcpy3DAsync(copy: *const Deep, stream: u64) {
-        moved(RateClass::Any, extent(copy), on(stream), || cuMemcpy3DAsync::real(copy, stream))
+        moved(RateClass::Any, extent(copy), Target::legacy(stream), || cuMemcpy3DAsync::real(copy, stream))
     }
     fn cuMemsetD8(address: u32, value: u8, count: u32) {
         moved(RateClass::Set, wide(count), DEFAULT, || cuMemsetD8::real(address, value, count))
