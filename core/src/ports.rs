@@ -33,7 +33,7 @@ use crate::units::Bytes;
 
 /// Hardware of one vendor on one node, or a simulation of it.
 pub trait DeviceBackend: Send + Sync {
-    /// Every card, with the partitions that exist on it right now in [`crate::card::Card::found`], whoever made them.
+    /// Every card, with the partitions that exist on it right now in [`crate::card::Card::found`], also those of other programs.
     ///
     /// # Errors
     /// The hardware cannot be asked.
@@ -298,7 +298,7 @@ pub enum BackendError {
         at: PartitionAt,
     },
     /// There is one already.
-    #[error("{at} exists already: somebody else made it; try again")]
+    #[error("{at} exists already: another program made it; try again")]
     AlreadyThere {
         /// What was asked.
         at: PartitionAt,

@@ -111,7 +111,7 @@ fn bring(library: &Path, out: &Path, name: &str, id: &str) {
     let bytes =
         fs::read(library).unwrap_or_else(|error| panic!("cannot read {}: {error}", library.display()));
     fs::write(out.join(name), &bytes).unwrap_or_else(|error| panic!("cannot write {name}: {error}"));
-    // FNV-1a: tells two builds apart; nobody relies on it to be hard to forge.
+    // FNV-1a: tells two builds apart; it need not be hard to forge.
     let sum = bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));

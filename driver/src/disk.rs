@@ -49,11 +49,11 @@ pub struct Still;
 pub enum Mode {
     /// Ours alone to read and write.
     Private,
-    /// For everybody to read, for nobody to write: what a tenant is shown.
+    /// Readable by every user, writable by none: what a tenant is shown.
     ReadOnly,
-    /// For everybody to read, for us to change in place.
+    /// Readable by every user, changed in place by us.
     Shown,
-    /// For everybody to read and write: what a tenant writes, whoever it runs as.
+    /// Readable and writable by every user: what a tenant writes, as any user.
     Tenant,
 }
 
@@ -62,7 +62,7 @@ pub enum Mode {
 enum PowerLoss {
     /// All of it.
     Through,
-    /// Anything: nobody who needs it is there afterwards.
+    /// Anything: no process that needs it survives.
     Until,
 }
 
@@ -125,8 +125,8 @@ impl Disk {
         Self { seam, lasting: PowerLoss::Through }
     }
 
-    /// The same disk for files that nobody needs once the power has failed, and nobody believes unread: whatever is killed, they are
-    /// there whole or not at all; after a power failure they may be anything. Nobody waits for the disk.
+    /// The same disk for files that are not needed after a power failure, and are checked when they are read. After a kill they are
+    /// there whole or not at all; after a power failure they may be anything. No call waits for the disk.
     #[must_use]
     pub fn until_power_fails(&self) -> Self {
         Self { lasting: PowerLoss::Until, ..self.clone() }

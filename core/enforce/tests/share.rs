@@ -45,7 +45,7 @@ impl Card {
         Self { now: 1_000 * MILLI, tenants, samples, next: Next::Demand }
     }
 
-    /// One tick of everybody doing so.
+    /// One tick of all tenants doing so.
     fn tick(&mut self, doing: &[Doing]) {
         self.now += TICK.0;
         for ((sample, tenant), doing) in self.samples.iter_mut().zip(&self.tenants).zip(doing) {

@@ -149,7 +149,11 @@ mod tests {
         fs::write(&first.shim, "spoilt").unwrap();
         install(dir.path()).unwrap();
         assert_eq!(fs::read(&first.shim).unwrap(), SHIM);
-        assert_eq!(mapped.metadata().unwrap().len(), SHIM.len() as u64, "who has it open keeps it");
+        assert_eq!(
+            mapped.metadata().unwrap().len(),
+            SHIM.len() as u64,
+            "a process that has it open keeps it"
+        );
         let files = fs::read_dir(first.shim.parent().unwrap()).unwrap().count();
         assert_eq!(files, 1, "no file in the making stays");
     }

@@ -21,7 +21,7 @@ use crate::grant_file;
 use crate::health::{HealthBook, era};
 use crate::region;
 use crate::run::cards::Cards;
-use crate::run::governor::{Governor, Scope, offices};
+use crate::run::governor::{Governor, Scope, leader_locks};
 use crate::run::watch::{self, EventSource};
 
 /// What governs the node's cards. Its calls block for a few milliseconds.
@@ -94,7 +94,7 @@ impl Governors {
             grants: self.grants.clone(),
             share: place.dir.clone(),
             writers: place.lock.clone(),
-            election: offices(&self.state).join(visible.as_str()),
+            election: leader_locks(&self.state).join(visible.as_str()),
             meter,
         };
         match Governor::start_of_owner(scope, shares.clone()) {

@@ -16,7 +16,7 @@ const ADVICE: &str = "The file is kept as it is. Put a good copy in its place; o
 /// What a person can do about a disk that refuses.
 fn remedy(refusal: &io::Error) -> &'static str {
     match refusal.kind() {
-        io::ErrorKind::PermissionDenied => "become a user who may, or name another directory",
+        io::ErrorKind::PermissionDenied => "run as a user that may, or name another directory",
         _ => "free space or mend the directory",
     }
 }
@@ -129,7 +129,7 @@ mod tests {
             JournalError::Disk { path: "j".into(), verb: "read", source: kind.into() }.to_string()
         };
         let head = "journal j: cannot read it; it is as it was; ";
-        let of_rights = format!("{head}become a user who may, or name another directory, and try again");
+        let of_rights = format!("{head}run as a user that may, or name another directory, and try again");
         assert_eq!(said(io::ErrorKind::PermissionDenied), of_rights);
         let of_space = format!("{head}free space or mend the directory, and try again");
         assert_eq!(said(io::ErrorKind::StorageFull), of_space);

@@ -6,7 +6,7 @@ use crate::checkpoint::PartitionProgress;
 use crate::error_text::chain;
 use crate::node::{Access, Node};
 use crate::run::cards::Cards;
-use crate::run::governor::remove_offices;
+use crate::run::governor::remove_leader_locks;
 use crate::run::record::{SweepOutcome, sweep};
 use crate::run::simulated::SimulatedCards;
 
@@ -74,7 +74,7 @@ pub(super) fn forget_partitions(node: &Node, state: &Path, cards: &dyn Cards) ->
         })
         .collect();
     let is_there = |uuid: &str| there.contains(&uuid);
-    remove_offices(state, &is_there)
+    remove_leader_locks(state, &is_there)
         .and_then(|()| cards.remove_others(&is_there))
         .map_err(|error| failed(state, error))
 }

@@ -29,7 +29,7 @@ use crate::prepare::CONTAINER_GRANTS;
 use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::CardAccess;
-use crate::run::governor::{Governor, Scope, offices};
+use crate::run::governor::{Governor, Scope, leader_locks};
 use crate::run::record::{GRANTS_VARIABLE, Run};
 use crate::run::supervise::{Signals, SupervisorTask};
 use crate::run::watch::{self, EventSource};
@@ -323,7 +323,7 @@ fn reached(
         grants: node.grants_dir().to_owned(),
         share: place.dir,
         writers: place.lock,
-        election: offices(&home.state).join(visible.as_str()),
+        election: leader_locks(&home.state).join(visible.as_str()),
         meter: reach.meter,
     });
     Ok((scope, followed, environment))

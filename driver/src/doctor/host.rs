@@ -1,4 +1,4 @@
-//! The kubelet's directories, our sockets in them, other drivers of the same cards, and who may write what.
+//! The kubelet's directories, our sockets in them, other drivers of the same cards, and write permissions.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const OTHER_KUBELETS: [&str; 4] = [
     "/var/snap/microk8s/common/var/lib/kubelet",
     "/var/lib/rancher/k3s/agent/kubelet",
 ];
-/// Sockets of drivers that hand out the same cards, and who that is.
+/// Sockets of drivers that hand out the same cards, and their names.
 const OTHER_OWNERS: [(&str, &str, &str); 7] = [
     ("device-plugins", "nvidia", "NVIDIA's device plugin"),
     ("device-plugins", "hami", "HAMi's device plugin"),
@@ -150,7 +150,7 @@ pub(super) fn sockets(site: &NodePaths, root: &NodeRoot) -> Finding {
         (0, Some(name)) => Finding::new(
             CHECK,
             CheckVerdict::Failed,
-            format!("{name}: nobody listens"),
+            format!("{name}: no process listens"),
             "the agent was killed: `kubectl -n aliquot logs --previous` of its Pod says why",
         ),
         (live, Some(name)) => Finding::new(

@@ -25,7 +25,7 @@ pub(super) enum NodeObject<T> {
     Unreadable(io::Error),
 }
 
-/// Who owns a directory, and who may write it.
+/// Owner and mode of a directory.
 pub(super) struct DirectoryOwner {
     pub(super) user: u32,
     pub(super) mode: u32,

@@ -91,7 +91,7 @@ impl State {
                 return Err(Differs(format!("{at} is {making:?} in the journal and {there:?} in hardware")));
             }
             if !held.contains(at) {
-                return Err(Differs(format!("{at} is ours and nobody holds it")));
+                return Err(Differs(format!("{at} is ours and no claim holds it")));
             }
         }
         Ok(())

@@ -54,7 +54,7 @@ pub(super) struct Mapping {
 
 // SAFETY: the mapped memory is accessed through atomics alone, from any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the mapped memory is accessed through atomics alone, also by several threads at once.
 unsafe impl Sync for Mapping {}
 
 /// Bytes of a region file in private memory, aligned like a mapping.
@@ -95,13 +95,14 @@ impl Mapping {
 
     /// Rewrites the header of a usage file; the rest stays.
     pub(super) fn mend_usage(&self) -> Result<(), RegionFault> {
-        // SAFETY: as above; the header holds constants, which every writer of the file writes equally.
+        // SAFETY: a writable mapping of `length` bytes that lives as long as `self`; the header holds constants, which every writer
+        // writes equally.
         unsafe { UsageView::create(self.base, self.length) }.map(|_| ())
     }
 
     /// As a limits file.
     pub(super) fn limits(&self) -> Result<LimitsView<'_>, RegionFault> {
-        // SAFETY: as above; every writer uses atomic stores.
+        // SAFETY: a mapping of `length` bytes that lives as long as `self`; every writer uses atomic stores.
         unsafe { LimitsView::new(self.base, self.length) }
     }
 
@@ -190,7 +191,7 @@ impl Image {
     /// A new usage file.
     pub(super) fn of_usage() -> io::Result<Self> {
         let image = Self::zeroed(layout::usage::BYTES);
-        // SAFETY: as above.
+        // SAFETY: `length` bytes that atomics may change and no other code has.
         unsafe { UsageView::create(image.base(), image.length()) }.map_err(super::fault)?;
         Ok(image)
     }
@@ -233,7 +234,7 @@ impl Image {
 
     /// As a usage file.
     pub(super) fn usage(&self) -> Result<UsageView<'_>, RegionFault> {
-        // SAFETY: as above.
+        // SAFETY: `length` bytes that live as long as `self`; atomics allow any writer.
         unsafe { UsageView::new(self.base(), self.length()) }
     }
 

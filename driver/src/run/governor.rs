@@ -45,7 +45,7 @@ use crate::clock::monotonic;
 use crate::disk::Disk;
 use crate::region::{GrantPaths, LimitsWritten, Live, ReapOutcome, UsageFile, wait_any, wake};
 use news::{Candidate, FileWatch, GovernorRequest, GovernorRequests, Heard};
-pub use news::{offices, remove_offices};
+pub use news::{leader_locks, remove_leader_locks};
 use owners::{Owners, StartedGrants};
 use register::Register;
 
@@ -191,20 +191,20 @@ fn serve(mut scope: Scope, register: Option<&Register>, shared: &GovernorRequest
             }
             GovernorRequest::Run => shared.set_idle(false),
         }
-        let office = if register.is_some() { candidate.seize() } else { candidate.elect() };
-        match office {
-            Some(office) => {
+        let leader_lock = if register.is_some() { candidate.seize() } else { candidate.elect() };
+        match leader_lock {
+            Some(leader_lock) => {
                 let mut reign = Reign::new(&mut scope, register);
-                while shared.wish() == GovernorRequest::Run && office.is_held() {
+                while shared.wish() == GovernorRequest::Run && leader_lock.is_held() {
                     reign.look();
                     let next = reign.step();
                     reign.wait(next, shared);
                 }
-                if office.is_held() {
+                if leader_lock.is_held() {
                     reign.take_loans_back();
                 }
                 drop(reign);
-                drop(office);
+                drop(leader_lock);
             }
             None => candidate.wait(shared),
         }

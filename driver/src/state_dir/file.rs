@@ -14,7 +14,7 @@ use nix::unistd::geteuid;
 
 use super::DIR_MODE;
 
-/// Mode of a lock file: another user who opens it could hold the lock for ever.
+/// Mode of a lock file: another user that opens it could hold the lock for ever.
 const LOCK_MODE: u32 = 0o600;
 
 /// Opens a file for reading.

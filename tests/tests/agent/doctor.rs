@@ -328,7 +328,7 @@ const PAINS: &[Pain] = &[
         },
         check: "sockets",
         verdict: "failed",
-        says: &["nobody listens", "logs --previous"],
+        says: &["no process listens", "logs --previous"],
     },
     Pain {
         pain: "the node publishes nothing",
@@ -345,7 +345,7 @@ const PAINS: &[Pain] = &[
         says: &["is published, and this node does not have it"],
     },
     Pain {
-        pain: "nobody listens for metrics",
+        pain: "no process listens for metrics",
         make: |patient| {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             patient.metrics = free.local_addr().unwrap();

@@ -152,7 +152,7 @@ fn a_demo_that_is_ended_leaves_nothing_behind() {
     let left: Vec<_> = fs::read_dir(place.path()).unwrap().flatten().map(|entry| entry.path()).collect();
     assert!(left.is_empty(), "{left:?}");
     let group = format!("-{}", demo.id());
-    wait_for("the end of everybody in its process group", || !kill("-0", &group));
+    wait_for("the end of all processes in its group", || !kill("-0", &group));
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn machine_in_vm_mode_keeps_its_chips_whole() {
     assert_eq!(run(&machine, &["--card", "0"]), (Some(0), String::new()));
 }
 
-/// Replaces all vNPUs behind everybody's back.
+/// Replaces all vNPUs without notice to any program.
 fn set_vnpus(machine: &NpuMachine, vnpus: Vec<Vnpu>) {
     let set = |state: &mut NpuState| {
         state.vnpus = vnpus;

@@ -331,9 +331,9 @@ fn a_partition_is_made_for_a_run_and_goes_with_it() {
     let left: Vec<_> =
         left.map(|entry| entry.file_name()).filter(|n| n.to_string_lossy().contains("cards-")).collect();
     assert!(left.is_empty(), "{left:?}");
-    let offices = fs::read_dir(local.state().join("governors")).unwrap().flatten();
-    let offices: Vec<_> = offices.map(|entry| entry.file_name()).collect();
-    assert!(offices.is_empty(), "{offices:?}");
+    let leader_locks = fs::read_dir(local.state().join("governors")).unwrap().flatten();
+    let leader_locks: Vec<_> = leader_locks.map(|entry| entry.file_name()).collect();
+    assert!(leader_locks.is_empty(), "{leader_locks:?}");
     // A quarter of an H100 is a partition as well.
     let output = local.shell(&["--fraction", "1/4"], "echo $CUDA_VISIBLE_DEVICES");
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("MIG-"), "{output:?}");

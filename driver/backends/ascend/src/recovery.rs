@@ -1,4 +1,5 @@
-//! `/etc/vnpu.cfg`: the vNPUs that a boot script makes again. While it does, a chip is in recovery and takes nobody new.
+//! `/etc/vnpu.cfg`: the vNPUs that a boot script makes again. While it does, a chip is in recovery and
+//! accepts no new claim.
 
 use std::fs;
 use std::io::Read as _;
@@ -42,7 +43,7 @@ fn line(text: &str) -> Option<Line> {
     Some(Line { phy: phy.trim().parse().ok()?, id: id.trim().parse().ok()?, template })
 }
 
-/// Why a chip takes nobody while its vNPUs come back; `None`: all of them are there, or none come back.
+/// Why a chip accepts no new claim while its vNPUs come back; `None`: all of them are there, or none come back.
 pub(crate) fn pending(settings: Settings, lines: &[Line], facts: &Facts, vnpus: &[Vnpu]) -> Option<String> {
     if !settings.recovers {
         return None;

@@ -148,9 +148,9 @@ impl CudaDriver {
         type Current = extern "C" fn(*mut c_void) -> c_int;
         // SAFETY: the driver's own declaration of this name.
         let init: Init = unsafe { std::mem::transmute(self.function(c"cuInit")?) };
-        // SAFETY: as above.
+        // SAFETY: the driver's own declaration of this name.
         let retain: Retain = unsafe { std::mem::transmute(self.function(c"cuDevicePrimaryCtxRetain")?) };
-        // SAFETY: as above.
+        // SAFETY: the driver's own declaration of this name.
         let current: Current = unsafe { std::mem::transmute(self.function(c"cuCtxSetCurrent")?) };
         let mut context = std::ptr::null_mut();
         self.ok("cuInit", init(0))?;
@@ -186,7 +186,7 @@ impl CudaDriver {
         type Find = extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> c_int;
         // SAFETY: the driver's own declaration of this name.
         let load: Load = unsafe { std::mem::transmute(self.function(c"cuModuleLoadData")?) };
-        // SAFETY: as above.
+        // SAFETY: the driver's own declaration of this name.
         let find: Find = unsafe { std::mem::transmute(self.function(c"cuModuleGetFunction")?) };
         let name = CString::new(format!("k_{nanos}")).map_err(|error| error.to_string())?;
         let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());

@@ -167,7 +167,7 @@ impl FileWatch {
     }
 
     /// Watches a leader lock that is closed or loses its name, and the file by which a tenant reports a missing governor.
-    fn of_office(path: &Path, calls: &Path) -> Option<Self> {
+    fn of_leader_lock(path: &Path, calls: &Path) -> Option<Self> {
         let watch = Self::of(path, AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ATTRIB)?;
         let called = watch.inotify.add_watch(calls, AddWatchFlags::IN_ATTRIB).ok()?;
         Some(Self { called: Some(called), ..watch })
@@ -208,19 +208,19 @@ impl Candidate {
     /// Acquires the leader lock if it is free or its leader is stopped. Without a watch a tenant's report raises no event, so each
     /// try checks for a stopped leader.
     pub(super) fn elect(&mut self) -> Option<LeaderLock> {
-        let office = self.win()?;
+        let leader_lock = self.win()?;
         self.clear();
-        Some(office)
+        Some(leader_lock)
     }
 
     /// Takes the leader lock, from another leader too: for the process that owns all grants. `None`: the disk refuses.
     pub(super) fn seize(&mut self) -> Option<LeaderLock> {
-        let office = match self.win() {
-            Some(office) => office,
+        let leader_lock = match self.win() {
+            Some(leader_lock) => leader_lock,
             None => self.take_over()?,
         };
         self.clear();
-        Some(office)
+        Some(leader_lock)
     }
 
     fn win(&mut self) -> Option<LeaderLock> {
@@ -235,7 +235,7 @@ impl Candidate {
         }
         if self.watch.is_none() {
             // Before the lock is tried: a release from now on raises an event.
-            self.watch = FileWatch::of_office(&self.path, &self.own.usage());
+            self.watch = FileWatch::of_leader_lock(&self.path, &self.own.usage());
         }
         match Flock::lock(self.file.take()?, FlockArg::LockExclusiveNonblock) {
             // The file may have lost its name before it was locked: then another leader lock exists.
@@ -259,10 +259,10 @@ impl Candidate {
     fn take_over(&mut self) -> Option<LeaderLock> {
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}", std::process::id()));
-        self.disk.before("make an office").ok()?;
+        self.disk.before("make a leader lock").ok()?;
         let file = file::to_lock(Path::new(&new)).ok()?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
-        self.disk.before("name an office").ok()?;
+        self.disk.before("name a leader lock").ok()?;
         fs::rename(&new, &self.path).ok()?;
         (self.file, self.watch) = (None, None);
         Some(LeaderLock { path: self.path.clone(), file })
@@ -316,8 +316,8 @@ fn remove_unheld(path: &Path) {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn remove_offices(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Result<()> {
-    let entries = match fs::read_dir(offices(state)) {
+pub fn remove_leader_locks(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    let entries = match fs::read_dir(leader_locks(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
@@ -335,7 +335,7 @@ pub fn remove_offices(state: &Path, visible: &dyn Fn(&str) -> bool) -> io::Resul
 
 /// Directory of leader locks in a state directory, each named after its card or partition.
 #[must_use]
-pub fn offices(state: &Path) -> PathBuf {
+pub fn leader_locks(state: &Path) -> PathBuf {
     state.join("governors")
 }
 
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn held_leader_lock_stays_and_foreign_files_block_nothing() {
         let state = tempfile::tempdir().unwrap();
-        let at = |name: &str| offices(state.path()).join(name);
+        let at = |name: &str| leader_locks(state.path()).join(name);
         fs::create_dir_all(at("MIG-a-directory")).unwrap();
         std::os::unix::fs::symlink("MIG-held", at("MIG-a-link")).unwrap();
         let made = ["GPU-0", "MIG-held", "MIG-there", "MIG-gone", "MIG-gone.17"]
@@ -364,8 +364,8 @@ mod tests {
         // Of an instance that another tool made: governed, and in no journal.
         let held = Flock::lock(held, FlockArg::LockExclusiveNonblock).unwrap();
         let left = || {
-            remove_offices(state.path(), &|uuid| uuid == "MIG-there").unwrap();
-            let entries = fs::read_dir(offices(state.path())).unwrap().flatten();
+            remove_leader_locks(state.path(), &|uuid| uuid == "MIG-there").unwrap();
+            let entries = fs::read_dir(leader_locks(state.path())).unwrap().flatten();
             let mut left: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
             left.sort_unstable();
             left

@@ -163,9 +163,9 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let granted = || read(&burst.limits()).unwrap().granted_ppm;
-    let office = scope(dir.path()).election;
-    fs::create_dir_all(office.parent().unwrap()).unwrap();
-    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&office).unwrap();
+    let leader_lock = scope(dir.path()).election;
+    fs::create_dir_all(leader_lock.parent().unwrap()).unwrap();
+    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&leader_lock).unwrap();
     let lock = || Flock::lock(open(), FlockArg::LockExclusiveNonblock);
     let stopped = lock().unwrap();
     let mut said = Live::open(&burst).unwrap();
@@ -194,16 +194,16 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
     });
     wait_for("the end of its loans, said again and again", || said.lent_until().unwrap().0 > monotonic().0);
     assert!(
-        !LeaderLock::is_held(&LeaderLock { path: office.clone(), file: stopped }),
+        !LeaderLock::is_held(&LeaderLock { path: leader_lock.clone(), file: stopped }),
         "a governor that continues has lost it"
     );
     assert!(lock().is_err(), "the next one waits for the present leader");
 
     // The present leader loses it in the same way.
-    let other = office.with_extension("other");
+    let other = leader_lock.with_extension("other");
     // Locked before it has the name: a leader that loses its lock tries for the next one at once.
     let next = Flock::lock(File::create(&other).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
-    fs::rename(&other, &office).unwrap();
+    fs::rename(&other, &leader_lock).unwrap();
     wait_for("its end", || said.lent_until().unwrap().is_missed(monotonic()));
     assert_eq!(granted(), 1_000_000, "time lent by the next leader is not withdrawn");
     drop(next);
@@ -216,17 +216,17 @@ fn stopped_leader_is_replaced_on_a_tenant_call_for_good() {
 fn stopped_leader_is_replaced_even_if_no_call_is_heard() {
     let dir = tempfile::tempdir().unwrap();
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
-    let office = scope(dir.path()).election;
-    fs::create_dir_all(office.parent().unwrap()).unwrap();
-    let stopped = Flock::lock(File::create(&office).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let leader_lock = scope(dir.path()).election;
+    fs::create_dir_all(leader_lock.parent().unwrap()).unwrap();
+    let stopped = Flock::lock(File::create(&leader_lock).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
     let mut said = Live::open(&burst).unwrap();
     // As where the kernel has no watch left for this user.
     fs::remove_file(burst.usage()).unwrap();
-    let mut candidate = Candidate::new(&office, burst, Disk::default());
+    let mut candidate = Candidate::new(&leader_lock, burst, Disk::default());
     assert!(candidate.elect().is_none(), "no report of a missing governor");
     said.lend(LoanExpiry(1)).unwrap();
     assert!(candidate.elect().is_some_and(|taken| taken.is_held()));
-    assert!(!LeaderLock::is_held(&LeaderLock { path: office, file: stopped }));
+    assert!(!LeaderLock::is_held(&LeaderLock { path: leader_lock, file: stopped }));
 }
 
 /// The world stops before the effect that is so far away.
@@ -250,38 +250,39 @@ fn files_of_a_killed_takeover_go_with_the_next_leader() {
     for (places, is_free) in [(0, true), (0, false), (1, true), (1, false), (2, true), (2, false)] {
         let dir = tempfile::tempdir().unwrap();
         let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
-        let office = scope(dir.path()).election;
-        let offices = office.parent().unwrap();
-        fs::create_dir_all(offices).unwrap();
-        let stopped = Flock::lock(File::create(&office).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        let leader_lock = scope(dir.path()).election;
+        let leader_locks = leader_lock.parent().unwrap();
+        fs::create_dir_all(leader_locks).unwrap();
+        let stopped =
+            Flock::lock(File::create(&leader_lock).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
         // As if the user's inotify limit were reached; the governor has been missing for long.
         fs::remove_file(burst.usage()).unwrap();
         Live::open(&burst).unwrap().lend(LoanExpiry(1)).unwrap();
         let disk = Disk::new(Arc::new(StopsAfter(AtomicUsize::new(places))));
-        let killed = Candidate::new(&office, burst.clone(), disk).elect();
+        let killed = Candidate::new(&leader_lock, burst.clone(), disk).elect();
         assert_eq!(killed.is_some(), places == 2);
         drop(killed);
-        let of = |number: u32| offices.join(format!("{CARD}.{number}"));
+        let of = |number: u32| leader_locks.join(format!("{CARD}.{number}"));
         if fs::rename(of(std::process::id()), of(1)).is_ok() {
             left_behind += 1;
         }
         // Another candidate is taking over, and files of another card and foreign files must stay.
         let at_it = Flock::lock(File::create(of(2)).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
-        let others = ["GPU-another.3", "notes"].map(|name| offices.join(name));
+        let others = ["GPU-another.3", "notes"].map(|name| leader_locks.join(name));
         others.iter().for_each(|other| fs::write(other, "").unwrap());
         if is_free {
             drop(stopped);
         }
-        let mut expected = vec![office.clone(), of(2)];
+        let mut expected = vec![leader_lock.clone(), of(2)];
         expected.extend(others);
         expected.sort();
         let there = || {
             let mut there: Vec<_> =
-                fs::read_dir(offices).unwrap().map(|found| found.unwrap().path()).collect();
+                fs::read_dir(leader_locks).unwrap().map(|found| found.unwrap().path()).collect();
             there.sort();
             there
         };
-        let mut next = Candidate::new(&office, burst, Disk::default());
+        let mut next = Candidate::new(&leader_lock, burst, Disk::default());
         // Locks that were let go may be there for a moment yet.
         wait_for("the next governor, and nothing of the one before", || {
             next.elect().is_some_and(|held| held.is_held()) && there() == expected

@@ -100,7 +100,7 @@ fn every_example_runs_as_written() {
     let mut found: Vec<String> = names.filter(|name| name.ends_with(".yaml")).collect();
     found.sort();
     assert_eq!(found, all, "files of deploy/examples");
-    what_containers_have(&space);
+    assert_container_contents(&space);
     // A manifest that asks for more than it is expected to, and one that names no class, have to be caught.
     let larger = text("shares.yaml").replace("memory: 8Gi", "memory: 4Gi").replace("share", "larger");
     let larger = larger.replace("larger.aliquot.dev", "share.aliquot.dev");
@@ -119,7 +119,7 @@ fn every_example_runs_as_written() {
 }
 
 /// Environment, mounts and device nodes inside the containers.
-fn what_containers_have(space: &Namespace<'_>) {
+fn assert_container_contents(space: &Namespace<'_>) {
     let shell = |pod: &str, script: &str| {
         let output = space.exec(pod, &["sh", "-c", script]).unwrap();
         assert_eq!(output.code, 0, "{pod}: {script}: {}{}", output.out, output.err);

@@ -192,7 +192,7 @@ fn numbers(mig: &Device<'_>) -> Result<(u32, u32), Fault> {
     let handle = unsafe { mig.handle() };
     // SAFETY: a handle of this library, and a place for the answer.
     answered(unsafe { of_gpu(handle, &raw mut gpu) })?;
-    // SAFETY: as above.
+    // SAFETY: a handle of this library, and a place for the answer.
     answered(unsafe { of_compute(handle, &raw mut compute) })?;
     Ok((gpu, compute))
 }
@@ -256,7 +256,7 @@ impl Raw<'_> {
         answered(unsafe { ask(self.device, profile, std::ptr::null_mut(), &raw mut count) })?;
         let known = usize::try_from(count).ok().filter(|count| *count <= ROOM);
         let known = known.ok_or_else(|| too_many("placements", count))?;
-        // SAFETY: as above, with room for as many as it said, and more.
+        // SAFETY: a handle of this library, and a list with room for at least as many as it said.
         answered(unsafe { ask(self.device, profile, places.as_mut_ptr(), &raw mut count) })?;
         Ok(places.iter().take(known).map(|place| (place.start, place.size)).collect())
     }
