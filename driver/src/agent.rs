@@ -21,7 +21,7 @@
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
 //! | `http` | scrapes and probes | at the stop |
 //!
-//! [`ports`] holds the contracts between those parts; each part is tested against them alone. A blocking call of the node
+//! [`crate::ports`] holds the contracts between those parts; each part is tested against them alone. A blocking call of the node
 //! runs off the reactor; nothing on the reactor waits for a disk or a device.
 
 pub mod composition;
@@ -29,8 +29,6 @@ pub mod governors;
 pub mod http;
 pub mod metrics;
 pub mod observe;
-pub mod pod_names;
-pub mod ports;
 pub mod report;
 pub mod service;
 pub mod simulated;

@@ -19,8 +19,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::cli::{Colour, RedrawMode};
-use crate::run::record::GRANTS_VARIABLE;
+/// Environment variable with the directory of a process's grants.
+pub const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 
 /// Directory of root's local runs.
 const ROOT_STATE: &str = "/var/lib/aliquot";
@@ -30,6 +30,24 @@ pub const VISIBLE_CARDS: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Root of the file system that has Ascend's driver.
 const ASCEND_ROOT: &str = "ALIQUOT_ASCEND_ROOT";
+
+/// Whether an answer may be drawn again and again in one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedrawMode {
+    /// It goes to a terminal that can move its cursor.
+    Drawable,
+    /// It does not.
+    None,
+}
+
+/// Whether colours are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// They are.
+    On,
+    /// They are not: no terminal, or `NO_COLOR` is set.
+    Off,
+}
 
 /// Whether the environment lets answers have colours.
 #[must_use]

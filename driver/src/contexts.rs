@@ -40,8 +40,9 @@ pub(crate) use pages::PROBES;
 pub use turn::MeasuringTurn;
 
 use crate::clock;
+use crate::hardware::ContextSource;
+use crate::hardware::simulated_cards::{cards_dir, footprint, partition_dir};
 use crate::region::Footprint;
-use crate::run::simulated::{cards_dir, footprint, partition_dir};
 use holder::Holder;
 
 /// Longest time until a process has its context, and again for its allocations: a driver that has to wake up its card takes some
@@ -51,6 +52,21 @@ const LIMIT: Duration = Duration::from_secs(20);
 const TRIES_MAX: usize = 3;
 /// Memory that must be ungranted if other tenants have parts of the card: every known context takes less than half of it.
 const ROOM: Bytes = Bytes(2 << 30);
+
+/// This very program, also after another version has taken its place on disk.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// What finds the size of contexts on cards of this source; `None` if it is not known there.
+#[must_use]
+pub fn gauge(source: ContextSource) -> Option<Arc<dyn ContextGauge>> {
+    match source {
+        ContextSource::Unknown => None,
+        ContextSource::Simulated { state } => Some(Arc::new(SimulatedGauge { state })),
+        ContextSource::Measured { cards, driver, slow } => {
+            Some(Arc::new(MachineGauge { cards, driver, program: OWN_PROGRAM.into(), slow }))
+        }
+    }
+}
 
 /// Measures the memory of a context on a card.
 pub trait ContextGauge: fmt::Debug + Send + Sync {

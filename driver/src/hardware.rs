@@ -1,22 +1,22 @@
-//! Hardware of one node: opens the backends and joins them with catalogue and layout policy to the [`NodeParts`] of a node.
+//! Hardware of one node: opens the backends of its cards, real or simulated.
 //!
 //! Nothing here knows the command line: the agent and the commands open hardware the same way.
 
 mod error;
 mod files;
 pub(crate) mod npus;
+pub mod simulated_cards;
 mod spec;
 pub mod vendors;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_backend_sim::SimNode;
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, NodeName};
-use aliquot_core::offer::{LayoutPolicy, ServerVersion};
 use aliquot_core::ports::{BackendError, DeviceBackend};
 
 pub use error::HardwareError;
@@ -24,17 +24,11 @@ pub use files::{read_catalogue, read_policy, read_text};
 pub use spec::{COPIES_MAX, NodeSpec, node_spec};
 pub use vendors::MachineCards;
 
-use crate::contexts::{ContextGauge, MachineGauge, SimulatedGauge};
-use crate::disk::Disk;
 use crate::error_text::chain;
-use crate::node::NodeParts;
 use vendors::HostRoots;
 
 /// Name of this machine as a node. Claims keep it, so it must not change with the host's name.
 const MACHINE: &str = "machine";
-
-/// This very program, also after another version has taken its place on disk.
-const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Opens this machine's own cards, of every vendor.
 ///
@@ -67,8 +61,28 @@ pub struct Hardware {
     pub labels: BTreeMap<String, String>,
     /// Its cards.
     pub backend: Box<dyn DeviceBackend>,
-    /// Measures the size of contexts; `None` if it is not measured here.
-    pub gauge: Option<Arc<dyn ContextGauge>>,
+    /// How the size of contexts is found.
+    pub contexts: ContextSource,
+}
+
+/// How the size of contexts on cards is found.
+pub enum ContextSource {
+    /// Not at all: the cards are in memory alone.
+    Unknown,
+    /// From the files of simulated cards below a state directory.
+    Simulated {
+        /// State directory of the node.
+        state: PathBuf,
+    },
+    /// By a measurement on this machine's cards.
+    Measured {
+        /// The cards.
+        cards: Arc<dyn DeviceBackend>,
+        /// Version of the driver, for which measurements are stored.
+        driver: String,
+        /// Called with a card whose context takes long to measure.
+        slow: fn(&CardUuid),
+    },
 }
 
 /// Kind of a node's cards.
@@ -101,8 +115,7 @@ impl Hardware {
         let mut node = SimNode::open(&spec.file, catalogue, &state.join("hardware"))
             .map_err(|error| HardwareError::Cards(chain(&error)))?;
         npus::serve(&mut node, catalogue, state)?;
-        let gauge: Arc<dyn ContextGauge> = Arc::new(SimulatedGauge { state: state.to_owned() });
-        Ok(Self { gauge: Some(gauge), ..Self::of(node) })
+        Ok(Self { contexts: ContextSource::Simulated { state: state.to_owned() }, ..Self::of(node) })
     }
 
     fn of(node: SimNode) -> Self {
@@ -112,7 +125,7 @@ impl Hardware {
             about: node.about().to_owned(),
             labels: node.labels().clone(),
             backend: Box::new(node),
-            gauge: None,
+            contexts: ContextSource::Unknown,
         }
     }
 
@@ -121,9 +134,10 @@ impl Hardware {
     /// # Errors
     /// None in practice: the machine's name is constant.
     pub fn machine(machine: &MachineCards, slow: fn(&CardUuid)) -> Result<Self, HardwareError> {
-        let gauge = |driver: &str| -> Arc<dyn ContextGauge> {
-            let (cards, driver) = (machine.backend(), driver.to_owned());
-            Arc::new(MachineGauge { cards, driver, program: OWN_PROGRAM.into(), slow })
+        let measured = |driver: &str| ContextSource::Measured {
+            cards: machine.backend(),
+            driver: driver.to_owned(),
+            slow,
         };
         Ok(Self {
             name: NodeName::new(MACHINE).map_err(|error| HardwareError::Cards(error.to_string()))?,
@@ -131,7 +145,7 @@ impl Hardware {
             about: machine.about(),
             labels: BTreeMap::new(),
             backend: Box::new(machine.backend()),
-            gauge: machine.context_driver().map(gauge),
+            contexts: machine.context_driver().map_or(ContextSource::Unknown, measured),
         })
     }
 
@@ -141,27 +155,6 @@ impl Hardware {
     /// Those of [`DeviceBackend::discover`].
     pub fn discover(&self) -> Result<Inventory, BackendError> {
         self.backend.discover()
-    }
-
-    /// The parts of a node with this hardware.
-    #[must_use]
-    pub fn into_parts(
-        self,
-        catalogue: Arc<Catalogue>,
-        policy: LayoutPolicy,
-        server: ServerVersion,
-    ) -> NodeParts {
-        NodeParts {
-            name: self.name,
-            backend: self.backend,
-            catalogue,
-            policy,
-            server,
-            offers: None,
-            disk: Disk::default(),
-            gauge: self.gauge,
-            on_wait: |_| {},
-        }
     }
 }
 

@@ -20,6 +20,7 @@ mod convert;
 pub mod events;
 mod failure;
 pub mod listing;
+pub mod pod_names;
 pub mod publisher;
 pub mod status;
 pub mod survey;

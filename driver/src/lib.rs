@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Decisions are in core. Every write leaves either the earlier or the later state on disk after a kill at any instruction, and
-//! [`recover`] finds which.
+//! [`node::recover`] finds which.
 
 pub mod agent;
 pub mod checkpoint;
@@ -26,9 +26,9 @@ pub mod kube;
 pub mod kubelet;
 pub mod manifest;
 pub mod node;
+pub mod ports;
 pub mod prepare;
 pub(crate) mod printable;
-pub mod recover;
 pub mod region;
 pub mod run;
 pub mod state_dir;

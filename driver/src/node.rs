@@ -26,6 +26,7 @@ mod lock;
 mod monitor;
 mod operate;
 mod preview;
+pub mod recover;
 mod service;
 mod site;
 mod state;
@@ -35,7 +36,6 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use aliquot_cdi::CdiDir;
 use aliquot_core::card::Inventory;
@@ -55,17 +55,19 @@ pub use agree::Differs;
 pub use contexts::{ContextMeasurement, MeasuredContext};
 use lock::{lock, must_be_own};
 use operate::{NewPartitions, NodeOperation};
+use recover::{Recovery, recover};
 pub use service::{NodeService, NodeSnapshot};
 use site::Site;
 use state::{ExclusiveState, State, ledger_of, offers_of};
 
 use crate::checkpoint::{ClaimKind, ClaimRecord, JournalError, JournalFile, JournalStore, PartitionProgress};
-use crate::contexts::ContextGauge;
+use crate::contexts::{self as gauges, ContextGauge};
 use crate::disk::Disk;
+use crate::hardware::Hardware;
 use crate::health::era;
 use crate::prepare::{Hands, PrepareError, PrepareOutcome, PreparedClaim, ReleaseOutcome};
-use crate::recover::{Recovery, recover};
 use crate::region::close_to_others;
+pub use crate::state_dir::Access;
 use crate::state_dir::wait::LockHolder;
 use crate::state_dir::{self, StateDirError};
 
@@ -98,21 +100,6 @@ pub struct Dirs {
     pub state: PathBuf,
     /// Directory of CDI files; `None`: `cdi` in the state directory.
     pub cdi: Option<PathBuf>,
-}
-
-/// What a node is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// For reading, beside any other process.
-    Read,
-    /// To change it; waits while another command does, for at most [`state_dir::wait::LONGEST`]; refused while the agent runs.
-    Change,
-    /// To change it; refused while another process does.
-    ChangeNow,
-    /// To change it; refused where another command does for longer than this, and while the agent runs.
-    ChangeWithin(Duration),
-    /// To own it while this process runs, as the node agent does; refused where another process holds it for longer than this.
-    Own(Duration),
 }
 
 /// One node, with one owner.
@@ -211,6 +198,31 @@ impl Dirs {
     #[must_use]
     pub fn in_state(state: impl Into<PathBuf>) -> Self {
         Self { state: state.into(), cdi: None }
+    }
+}
+
+// === impl NodeParts ===
+
+impl NodeParts {
+    /// The parts of a node with this hardware.
+    #[must_use]
+    pub fn of(
+        hardware: Hardware,
+        catalogue: Arc<Catalogue>,
+        policy: LayoutPolicy,
+        server: ServerVersion,
+    ) -> Self {
+        Self {
+            name: hardware.name,
+            backend: hardware.backend,
+            catalogue,
+            policy,
+            server,
+            offers: None,
+            disk: Disk::default(),
+            gauge: gauges::gauge(hardware.contexts),
+            on_wait: |_| {},
+        }
     }
 }
 

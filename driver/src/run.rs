@@ -16,6 +16,7 @@ pub mod cards;
 pub(crate) mod commands;
 pub mod governor;
 pub mod machine;
+pub(crate) mod processes;
 pub mod record;
 pub(crate) mod samples;
 mod signs;

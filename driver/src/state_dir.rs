@@ -18,13 +18,12 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 use nix::unistd::geteuid;
-
-use crate::node::Access;
 
 /// Mode of the directories of a state, whatever the umask: no other user may write them.
 pub(crate) const DIR_MODE: u32 = 0o755;
@@ -34,6 +33,21 @@ const WRITABLE_BY_OTHERS: u32 = 0o002;
 const FILES: [&str; 7] = ["journal", "lock", "contexts", "health", "health.lock", "limits.lock", "xids"];
 const DIRECTORIES: [&str; 9] =
     ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "measuring", "runs"];
+
+/// What a node is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// For reading, beside any other process.
+    Read,
+    /// To change it; waits while another command does, for at most [`wait::LONGEST`]; refused while the agent runs.
+    Change,
+    /// To change it; refused while another process does.
+    ChangeNow,
+    /// To change it; refused where another command does for longer than this, and while the agent runs.
+    ChangeWithin(Duration),
+    /// To own it while this process runs, as the node agent does; refused where another process holds it for longer than this.
+    Own(Duration),
+}
 
 /// Why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]

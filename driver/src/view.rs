@@ -15,7 +15,6 @@
 pub mod look;
 mod machine;
 pub mod model;
-pub(crate) mod processes;
 mod simulated;
 mod state;
 

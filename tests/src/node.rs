@@ -23,8 +23,8 @@ use aliquot_core::partition::Part;
 use aliquot_core::ports::{DeviceBackend, LivePartition};
 use aliquot_core::quantity::{Format, Quantity};
 use aliquot_driver::disk::{Disk, Seam};
+use aliquot_driver::node::recover::Recovery;
 use aliquot_driver::node::{Access, Dirs, Node, NodeParts, OpenError};
-use aliquot_driver::recover::Recovery;
 
 /// A node that can be opened again and again.
 pub struct World {

@@ -13,15 +13,15 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::ServerVersion;
 use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use aliquot_driver::agent::governors::Governors;
-use aliquot_driver::agent::pod_names::PodNames;
-use aliquot_driver::agent::ports::{
-    AgentError, AgentEvent, BoxFuture, ClaimReader, ClaimReference, DesiredSlices, DeviceStatus, EventSink,
-    Publication, StatusWriter,
-};
 use aliquot_driver::agent::store::NodeStore;
 use aliquot_driver::agent::takeover::{NodeSource, OpenNode};
 use aliquot_driver::disk::Disk;
+use aliquot_driver::kube::pod_names::PodNames;
 use aliquot_driver::node::{Access, Dirs, Node};
+use aliquot_driver::ports::{
+    AgentError, AgentEvent, BoxFuture, ClaimReader, ClaimReference, DesiredSlices, DeviceStatus, EventSink,
+    Publication, StatusWriter,
+};
 use aliquot_driver::run::simulated::SimulatedCards;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};

@@ -16,8 +16,8 @@ use aliquot_core::offer::{CardOutcome, OfferProblem};
 use aliquot_core::partition::Part;
 use tokio::sync::watch;
 
-use super::ports::{AgentEvent, EventObject, EventSeverity, EventSink, Publication};
 use super::store::NodeView;
+use crate::ports::{AgentEvent, EventObject, EventSeverity, EventSink, Publication};
 use crate::printable;
 
 /// Longest text of a condition, in characters.

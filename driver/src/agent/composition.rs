@@ -14,18 +14,18 @@ use tokio::time::timeout;
 use super::card_events;
 use super::http::{self, Probes};
 use super::metrics::Metrics;
-use super::pod_names::PodNames;
-use super::ports::{BoxFuture, ClaimReader, DesiredSlices, EventSink, Publication, StatusWriter};
 use super::publish_gate;
 use super::report::Reporter;
 use super::service::{ClaimService, ServiceParts};
 use super::state::{self, StateInputs, StateOutputs};
 use super::store::NodeStore;
 use super::takeover::{NodeSource, OpenNode};
+use crate::kube::pod_names::PodNames;
 use crate::kubelet::registration::RegistrationOutcome;
 use crate::kubelet::server::{KubeletServer, Services};
 use crate::kubelet::sockets::{SocketError, SocketPaths, secure_directory};
 use crate::node::OpenError;
+use crate::ports::{BoxFuture, ClaimReader, DesiredSlices, EventSink, Publication, StatusWriter};
 
 /// Longest wait for the last claim states to be written at a stop.
 const LAST_REPORTS: Duration = Duration::from_secs(5);

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 
 use super::metrics::Metrics;
 use super::observe::ShareUse;
-use super::ports::Publication;
 use super::store::{NodeStore, NodeView};
 use crate::kubelet::registration::RegistrationOutcome;
+use crate::ports::Publication;
 
 /// What the answers are made of.
 #[derive(Clone)]

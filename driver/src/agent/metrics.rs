@@ -25,9 +25,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::observe::ShareUse;
-use super::pod_names::PodNames;
-use super::ports::{Publication, Truth};
 use super::store::{HeldClaim, NodeView};
+use crate::kube::pod_names::PodNames;
+use crate::ports::{Publication, Truth};
 
 /// Every family, as the text declares it; samples of counters end in `_total`.
 pub const NAMES: [&str; 25] = [

@@ -7,10 +7,10 @@ use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
 use aliquot_core::id::{ClaimUid, ShareName};
 use aliquot_core::units::Bytes;
 
-use super::ports::Truth;
 use super::store::HeldClaim;
 use crate::clock;
 use crate::grant_file;
+use crate::ports::Truth;
 use crate::region::{self, Life, UsageCopy, UsageFile};
 
 /// One share, as its region shows it.

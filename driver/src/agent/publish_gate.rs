@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::ports::DesiredSlices;
 use crate::clock;
 use crate::kubelet::registration::RegistrationOutcome;
+use crate::ports::DesiredSlices;
 
 /// Longest wait for a kubelet that does not answer; it looks for new sockets every second. Health of devices that were
 /// published earlier must reach the cluster even then.

@@ -16,13 +16,13 @@ use tokio::time::timeout;
 
 use super::metrics::{Metrics, Operation};
 use super::observe::{EnforcementState, ShareUse};
-use super::ports::{
-    AgentError, AgentEvent, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity, EventSink,
-    StatusWriter, Truth,
-};
 use super::service::{ClaimOutcome, OutcomeSink};
 use super::store::{HeldClaim, NodeView};
 use crate::clock;
+use crate::ports::{
+    AgentError, AgentEvent, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity, EventSink,
+    StatusWriter, Truth,
+};
 
 /// Most operations that wait to be reported; further ones are counted and not reported.
 const QUEUE: usize = 1024;

@@ -21,10 +21,10 @@ use tokio::time::{timeout, timeout_at};
 
 use super::locks::ClaimLocks;
 use super::metrics::{Metrics, Operation};
-use super::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
 use super::store::{NodeStore, agent_error, may_clear};
 use crate::clock;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
+use crate::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
 use crate::prepare::{PrepareError, PreparedClaim};
 
 /// A call ends after so long: the kubelet's own limit is 45 s.

@@ -32,8 +32,9 @@ use aliquot_sim_device::{CONTENTS, DEVICES_ENV, DIR_ENV};
 use nix::libc;
 use parking_lot::Mutex;
 
+use crate::hardware::simulated_cards::PARTITION;
 use crate::hardware::vendors;
-use crate::run::simulated::{PARTITION, directory_for};
+use crate::run::simulated::directory_for;
 use crate::state_dir::file::make_dirs;
 
 /// Library directories that loaders search without a configuration: Debian's, and that of RHEL and SUSE.

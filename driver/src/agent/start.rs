@@ -16,8 +16,6 @@ use tokio::time::timeout;
 
 use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use super::governors::Governors;
-use super::pod_names::PodNames;
-use super::ports::Publication;
 use super::simulated::ContainerCards;
 use super::store::told;
 use super::takeover::{NodeSource, OpenNode};
@@ -26,9 +24,11 @@ use crate::hardware::{
     Hardware, HardwareError, node_spec, open_machine_for_containers, read_catalogue, read_policy,
 };
 use crate::health::HealthBook;
+use crate::kube::pod_names::PodNames;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
 use crate::kubelet::sockets::{SocketError, secure_directory};
 use crate::node::{Access, Dirs, Node, NodeParts, OpenError};
+use crate::ports::Publication;
 use crate::run::cards::Cards;
 use crate::run::machine::LocalMachine;
 use crate::run::record::sweep;
@@ -184,7 +184,7 @@ fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
     };
     let driver = hardware.backend.driver_load();
     let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
-    let parts = hardware.into_parts(Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
+    let parts = NodeParts::of(hardware, Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
     let on_wait =
         |holder: &LockHolder| tracing::info!("waiting for {holder}, which holds the state directory");
     let parts = NodeParts { on_wait, ..parts };

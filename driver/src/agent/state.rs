@@ -16,11 +16,11 @@ use tokio::sync::watch;
 
 use super::governors::CardsInUse;
 use super::observe::ShareUse;
-use super::ports::{DesiredSlices, DeviceHealth, HealthWord, Publication};
 use super::store::{NodeStore, NodeView};
 use crate::clock;
 use crate::error_text::chain;
 use crate::kubelet::health::HealthList;
+use crate::ports::{DesiredSlices, DeviceHealth, HealthWord, Publication};
 
 /// The hardware is read again after so long without a change.
 const AGAIN: Duration = Duration::from_secs(5);

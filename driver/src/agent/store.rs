@@ -11,10 +11,10 @@ use aliquot_core::offer::{DRIVER, Offers, ServerVersion};
 use aliquot_core::plan;
 use aliquot_core::ports::BackendError;
 
-use super::ports::AgentError;
 use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
 use crate::node::{NodeService, NodeSnapshot};
+use crate::ports::AgentError;
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 use crate::run::record::{SweepOutcome, sweep};
 

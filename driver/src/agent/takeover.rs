@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 
 use super::composition::AgentFailure;
 use super::governors::CardsInUse;
-use super::ports::BoxFuture;
 use super::store::NodeStore;
+use crate::ports::BoxFuture;
 
 /// A node, open for changes.
 pub struct OpenNode {

@@ -184,7 +184,7 @@ fn table(classes: &[DeviceClass], terminal: &mut Terminal<'_>) -> Result<(), Fai
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Colour, Progress, RedrawMode, Terminal, run};
+    use crate::cli::{Colour, Progress, RedrawMode, Terminal, run};
 
     fn aliquot(words: &[&str]) -> (u8, String, String) {
         let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), std::io::empty());

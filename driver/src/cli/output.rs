@@ -6,6 +6,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::Value;
 
+pub use crate::config::{Colour, RedrawMode};
 use crate::manifest::yaml_document;
 use crate::printable;
 
@@ -35,24 +36,6 @@ pub struct Terminal<'a> {
     pub progress: Progress,
     /// Whether `out` can be drawn on.
     pub screen: RedrawMode,
-}
-
-/// Whether an answer may be drawn again and again in one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RedrawMode {
-    /// It goes to a terminal that can move its cursor.
-    Drawable,
-    /// It does not.
-    None,
-}
-
-/// Whether colours are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Colour {
-    /// They are.
-    On,
-    /// They are not: no terminal, or `NO_COLOR` is set.
-    Off,
 }
 
 /// Whether progress is written.

@@ -22,6 +22,7 @@ use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::units::{Bytes, Cores};
 
 use crate::clock;
+use crate::config::GRANTS_VARIABLE;
 use crate::config::{prepended, visible_cards};
 use crate::hardware::vendors::cuda;
 use crate::node::{Access, Node};
@@ -30,7 +31,7 @@ use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::CardAccess;
 use crate::run::governor::{Governor, Scope, leader_locks};
-use crate::run::record::{GRANTS_VARIABLE, Run};
+use crate::run::record::Run;
 use crate::run::supervise::{Signals, SupervisorTask};
 use crate::run::watch::{self, EventSource};
 

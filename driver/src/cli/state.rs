@@ -41,7 +41,7 @@ pub(super) fn open(
     terminal: &mut Terminal<'_>,
 ) -> Result<Node, Failure> {
     let catalogue = Arc::new(setting.catalogue.clone());
-    let parts = hardware.into_parts(catalogue, setting.policy.clone(), setting.server);
+    let parts = NodeParts::of(hardware, catalogue, setting.policy.clone(), setting.server);
     let parts = NodeParts { on_wait: say_waiting, ..parts };
     let (node, recovery) =
         Node::open(parts, &Dirs::in_state(state), access).map_err(|error| match error {

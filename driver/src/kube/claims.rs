@@ -9,7 +9,7 @@ use aliquot_core::dra::ResourceClaim;
 use super::client::Connection;
 use super::convert;
 use super::failure::{ApiCall, code, printable};
-use crate::agent::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
+use crate::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
 
 /// Time that one GET may take; the kubelet waits 45 s for the whole call.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);

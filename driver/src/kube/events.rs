@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use super::backoff::Backoff;
 use super::client::Connection;
 use super::failure::{ApiCall, code, printable};
-use crate::agent::ports::{AgentEvent, ClaimReference, EventObject, EventSeverity, EventSink};
 use crate::clock;
+use crate::ports::{AgentEvent, ClaimReference, EventObject, EventSeverity, EventSink};
 
 /// Events that wait to be written.
 const QUEUE_MAX: usize = 256;

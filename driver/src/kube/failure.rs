@@ -2,7 +2,7 @@
 
 use aliquot_core::disposition::Disposition;
 
-use crate::agent::ports::AgentError;
+use crate::ports::AgentError;
 
 /// Longest text of a server or a library that a message repeats.
 const TEXT_MAX: usize = 400;

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::client::Connection;
 use super::failure::{ApiCall, code, printable};
 use super::version;
-use crate::agent::ports::AgentError;
 use crate::manifest::Reader;
+use crate::ports::AgentError;
 
 /// Objects of one page; the size that kubectl asks for.
 const PAGE: usize = 500;

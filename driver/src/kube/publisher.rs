@@ -41,8 +41,8 @@ use self::readback::Losses;
 use super::backoff::Backoff;
 use super::client::Connection;
 use super::failure::ApiCall;
-use crate::agent::ports::{AgentError, DesiredSlices, Publication};
 use crate::clock;
+use crate::ports::{AgentError, DesiredSlices, Publication};
 
 /// Plans of one step; a conflict needs a second, lost fields a third.
 const PLANS_MAX: usize = 6;

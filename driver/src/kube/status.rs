@@ -15,10 +15,8 @@ use serde_json::{Value, json};
 use super::claims::{get_claim, path};
 use super::client::Connection;
 use super::failure::{ApiCall, code, printable};
-use crate::agent::pod_names::PodNames;
-use crate::agent::ports::{
-    AgentError, BoxFuture, ClaimReference, Condition, DeviceStatus, StatusWriter, Truth,
-};
+use crate::kube::pod_names::PodNames;
+use crate::ports::{AgentError, BoxFuture, ClaimReference, Condition, DeviceStatus, StatusWriter, Truth};
 
 /// Conflicts in a row after which the caller tries again.
 const CONFLICTS_MAX: u32 = 5;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::proto::{dra_v1, dra_v1beta1};
-use crate::agent::ports::{AgentError, BoxFuture};
+use crate::ports::{AgentError, BoxFuture};
 
 /// A claim as the kubelet wrote it: nothing is checked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::proto::{health_v1, health_v1alpha1};
-use crate::agent::ports::{DeviceHealth, HealthWord};
+use crate::ports::{DeviceHealth, HealthWord};
 
 /// After so long without a report the kubelet calls a device's health unknown.
 pub const REPORT_VALID: Duration = Duration::from_secs(30);

@@ -18,14 +18,13 @@ use aliquot_core::ports::{
 
 use super::{PrepareError, PreparedClaim, PreparedDevice, ShimCopies, preload};
 use crate::checkpoint::{ClaimKind, PartitionProgress};
+use crate::config::GRANTS_VARIABLE;
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
 use crate::region::{self, WriteOutcome, limits_anything, limits_of};
 
 /// Where a container finds its grants.
 pub(crate) const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
-/// Environment that says so.
-const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 
 /// Everything with side effects that plans reach.
 pub(crate) struct Hands<'a> {

@@ -139,14 +139,14 @@ mod tests {
 
     use aliquot_abi::layout::usage;
 
-    use super::super::{GrantPaths, bytes_of, start_time};
     use super::*;
     use crate::disk::Disk;
+    use crate::region::{GrantPaths, bytes_of, start_time};
 
     /// A usage file in which this process has a slot and `used` bytes.
     fn books(dir: &tempfile::TempDir, used: u64) -> UsageFile {
         let place = GrantPaths { dir: dir.path().to_owned(), lock: dir.path().join("lock") };
-        let mut image = super::super::Image::of_usage().unwrap();
+        let mut image = crate::region::Image::of_usage().unwrap();
         Disk::default().place(&place.usage(), image.bytes(), crate::disk::Mode::Tenant).unwrap();
         assert_eq!(std::fs::metadata(place.usage()).unwrap().len(), bytes_of(usage::BYTES));
         let watched = UsageFile::open(&place.usage()).unwrap();

@@ -20,9 +20,9 @@ use crate::hardware::MachineCards;
 
 use super::cards::{CardAccess, Cards, Events, Meter, Window};
 use super::commands::Commands;
+use super::processes::{grants_of, grants_of_run};
 use super::samples::SampleClock;
-use crate::view::chain;
-use crate::view::processes::{grants_of, grants_of_run};
+use crate::error_text::chain;
 
 /// Time between two calls of the driver: at most as often as it samples.
 const PERIOD: Nanos = Nanos(166_666_667);

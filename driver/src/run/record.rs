@@ -29,8 +29,6 @@ use crate::state_dir::{file, wait};
 
 use super::signs::{RunLiveness, Where};
 
-/// Environment variable with the directory of a process's grants.
-pub const GRANTS_VARIABLE: &str = "ALIQUOT_GRANTS";
 /// Longest record that is read.
 const RECORD_BYTES_MAX: u64 = 256;
 

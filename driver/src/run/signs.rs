@@ -24,7 +24,7 @@ use nix::libc;
 
 use crate::region::{self, Life, SeenProcess, USAGE, UsageCopy, UsageFile};
 
-use super::record::GRANTS_VARIABLE;
+use crate::config::GRANTS_VARIABLE;
 
 /// Greatest part of a process's environment that is read; the kernel's own limit for all arguments is larger, and the supervisor
 /// puts its variables first.

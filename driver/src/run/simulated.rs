@@ -14,7 +14,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aliquot_abi::limits::{PAGE_BITS, Pages};
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::grant::Grant;
 use aliquot_core::health::Cause;
@@ -32,12 +31,9 @@ use super::machine::BackendEvents;
 use crate::clock;
 use crate::config::VISIBLE_CARDS;
 use crate::disk::{Disk, Mode};
+use crate::hardware::simulated_cards::{PARTITION, cards_dir, footprint, partition_dir};
 use crate::hardware::{npus, vendors};
-use crate::region::Footprint;
 use crate::state_dir::file::make_dirs;
-
-/// Beginning of the names of directories of partitions.
-pub(crate) const PARTITION: &str = "cards-";
 
 /// The simulated cards of a node.
 #[derive(Clone, Debug)]
@@ -63,18 +59,6 @@ struct FollowedCard {
     /// The part that its events are about.
     part: Part,
     seen: ReportPosition,
-}
-
-/// Directory of the cards of a node.
-#[must_use]
-pub fn cards_dir(state: &Path) -> PathBuf {
-    state.join("cards")
-}
-
-/// Directory of the card of one partition.
-#[must_use]
-pub fn partition_dir(state: &Path, visible: &str) -> PathBuf {
-    state.join(format!("{PARTITION}{visible}"))
 }
 
 /// Makes the directory of simulated cards in which a part is, and names it.
@@ -204,14 +188,6 @@ impl Meter for SimulatedMeter {
             processes: processes.collect(),
         })
     }
-}
-
-/// What the simulated driver takes of a card, as its node file says.
-pub(crate) fn footprint(node: &SimulatedNode) -> Footprint {
-    let page = node.slab().max(node.alloc_bytes).trailing_zeros();
-    let bits = u8::try_from(page).unwrap_or(u8::MAX).max(*PAGE_BITS.start());
-    let pages = Pages::measured(bits, bits).unwrap_or(Pages::ASSUMED);
-    Footprint { context: Bytes(node.context_bytes), pages }
 }
 
 /// A program would find no card at all.

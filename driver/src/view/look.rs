@@ -12,7 +12,6 @@ use aliquot_core::id::CardUuid;
 use aliquot_core::units::Bytes;
 
 use super::machine::MachineView;
-use super::processes::grants_of_run;
 use super::simulated::Drivers;
 use super::state;
 use crate::checkpoint::Phase;
@@ -20,6 +19,7 @@ use crate::clock::now;
 use crate::hardware::vendors::VendorCodes;
 use crate::region::UsageCopy;
 use crate::run::commands::Commands;
+use crate::run::processes::grants_of_run;
 
 /// All data of one look.
 #[derive(Clone, Debug, Default)]

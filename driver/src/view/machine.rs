@@ -15,9 +15,9 @@ use aliquot_enforce::units::Nanos;
 
 use super::chain;
 use super::look::{CardAnswer, DriverProcess, DriverView};
-use super::processes::{command, grants_of};
 use crate::hardware::MachineCards;
 use crate::hardware::vendors::NoCards;
+use crate::run::processes::{command, grants_of};
 use crate::run::samples::SampleClock;
 
 /// The cards, and the device time counted on each so far.

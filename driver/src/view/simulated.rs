@@ -12,7 +12,7 @@ use aliquot_sim_device::{Card, CardFacts, Device, Node, OpenError, monotonic_nan
 
 use super::chain;
 use super::look::{CardAnswer, DriverProcess, DriverView};
-use super::processes::{command, grants_of};
+use crate::run::processes::{command, grants_of};
 
 /// Open directories of cards. A directory stays open: its mappings last as long as the process, so opening it at each look
 /// would use more and more memory.

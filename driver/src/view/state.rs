@@ -13,12 +13,12 @@ use aliquot_core::id::CardUuid;
 use aliquot_core::ports::PartitionAt;
 
 use super::look::{CardRecords, Files, JournalView, PartitionView, Region, ShareView, StateView};
-use super::processes::command;
 use crate::checkpoint::{Journal, JournalFile, PartitionProgress, Phase};
 use crate::disk::Disk;
 use crate::grant_file;
 use crate::health::{self, HealthBook};
 use crate::region::{self, GrantPaths, Life, UsageCopy};
+use crate::run::processes::command;
 
 /// Where local runs keep the state of simulated nodes, below a home of state.
 const SIMULATED: &str = "simulated";

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::DeviceId;
 use aliquot_core::id::ClaimUid;
-use aliquot_driver::agent::ports::{
+use aliquot_driver::kube::{ApiClaims, ApiStatus, ClusterAccess, Connection, EventQueue};
+use aliquot_driver::manifest::Object;
+use aliquot_driver::ports::{
     AgentEvent, ClaimReader, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity, EventSink,
     StatusWriter, Truth,
 };
-use aliquot_driver::kube::{ApiClaims, ApiStatus, ClusterAccess, Connection, EventQueue};
-use aliquot_driver::manifest::Object;
 use aliquot_tests::command_line::{Ran, ran};
 use aliquot_tests::fake_apiserver::{Effect, FakeApiServer, Fault, Request};
 use aliquot_tests::scenes::scenes;

@@ -14,8 +14,8 @@ use std::process::Command;
 
 use aliquot_core::offer::ServerVersion;
 use aliquot_driver::agent::metrics::Metrics;
-use aliquot_driver::agent::ports::Publication;
 use aliquot_driver::agent::store::NodeStore as _;
+use aliquot_driver::ports::Publication;
 use aliquot_tests::command_line::{Ran, ran};
 use aliquot_tests::fake_apiserver::{FakeApiServer, Gate, Gates};
 use aliquot_tests::local::{aliquot, copy_program, opened_to_everybody};

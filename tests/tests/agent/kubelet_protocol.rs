@@ -8,7 +8,7 @@ use std::time::Duration;
 use aliquot_backend_sim::Personality;
 use aliquot_core::dra::{AttributeValue, ResourceClaim};
 use aliquot_core::ports::DeviceBackend;
-use aliquot_driver::agent::ports::{DesiredSlices, EventObject, EventSeverity, Truth};
+use aliquot_driver::ports::{DesiredSlices, EventObject, EventSeverity, Truth};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
@@ -303,7 +303,7 @@ async fn desired_slices_wait_for_the_server_and_follow_it() {
     assert!(slices.iter().any(|slice| !slice.shared_counters.is_empty()));
     let old = aliquot_core::offer::ServerVersion::with_default_gates(35, 0);
     bench.agent.publication.send_modify(|publication| publication.server = Some(old));
-    let exclusive = |slices: &Option<aliquot_driver::agent::ports::DesiredSlices>| {
+    let exclusive = |slices: &Option<aliquot_driver::ports::DesiredSlices>| {
         slices.as_ref().is_some_and(|desired| desired.slices.iter().all(|s| s.shared_counters.is_empty()))
     };
     tokio::time::timeout(Duration::from_secs(20), desired.wait_for(exclusive)).await.unwrap().unwrap();

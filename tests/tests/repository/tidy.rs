@@ -1,83 +1,17 @@
 //! The house keeps itself: arrows between crates, "only X knows Y", sizes, names and documents, checked on every run.
 //!
-//! The tables below are the rules. Change a rule together with ARCHITECTURE.md and a line in DECISIONS.md.
+//! The tables here and in `arrows` are the rules. Change a rule together with ARCHITECTURE.md and a line in DECISIONS.md.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-use std::collections::{BTreeMap, BTreeSet};
+mod arrows;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Package, what it may use of ours, what it may use from outside in what ships.
-const ARROWS: &[(&str, &[&str], &[&str])] = &[
-    ("aliquot_cel", &[], &["regex", "thiserror"]),
-    ("aliquot_core", &["aliquot_cel"], &["serde", "thiserror", "toml"]),
-    ("aliquot_abi", &[], &[]),
-    // `shuttle` is the schedule explorer: a feature of tests, never built into what ships.
-    ("aliquot_enforce", &[], &["shuttle"]),
-    ("aliquot_cdi", &[], &["serde", "serde_json", "thiserror"]),
-    (
-        "aliquot_backend_nvidia",
-        &["aliquot_core"],
-        &["libloading", "nvml-wrapper", "nvml-wrapper-sys", "thiserror"],
-    ),
-    ("aliquot_backend_ascend", &["aliquot_core"], &["libloading", "thiserror"]),
-    ("aliquot_backend_sim", &["aliquot_core"], &["nix", "serde", "thiserror", "toml"]),
-    ("aliquot_sim_device", &[], &["libc", "serde", "thiserror", "toml"]),
-    ("aliquot_sim_cuda", &["aliquot_sim_device"], &["libc"]),
-    ("aliquot_sim_nvml", &["aliquot_sim_device"], &["libc"]),
-    ("aliquot_sim_dcmi", &["aliquot_sim_device"], &["libc"]),
-    ("aliquot_shim", &["aliquot_abi", "aliquot_enforce"], &["libc"]),
-    ("aliquot_libraries", &[], &[]),
-    (
-        "aliquot_driver",
-        &[
-            "aliquot_abi",
-            "aliquot_core",
-            "aliquot_enforce",
-            "aliquot_cdi",
-            "aliquot_backend_ascend",
-            "aliquot_backend_nvidia",
-            "aliquot_backend_sim",
-            "aliquot_libraries",
-            "aliquot_sim_device",
-        ],
-        &[
-            "axum",
-            "clap",
-            "clap_complete",
-            "comfy-table",
-            "crc32c",
-            "futures",
-            "http",
-            "k8s-openapi",
-            "kube",
-            "nix",
-            "parking_lot",
-            "prometheus-client",
-            "prost",
-            "prost-types",
-            "rustls",
-            "serde",
-            "serde-saphyr",
-            "serde_json",
-            "terminal_size",
-            "thiserror",
-            "tokio",
-            "tokio-stream",
-            "toml",
-            "tonic",
-            "tonic-prost",
-            "tower",
-            "tracing",
-            "tracing-subscriber",
-        ],
-    ),
-];
-
-/// Packages that do not ship: they may use all of ours; everything from outside is listed in DECISIONS.md.
-const NOT_SHIPPED: &[&str] = &["aliquot_benches", "aliquot_cluster", "aliquot_tests"];
+use arrows::ARROWS;
 
 /// A word in code lines, and the only files that may hold it (path prefixes).
 const ONLY: &[(&str, &[&str])] = &[
@@ -121,24 +55,6 @@ const ONLY: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// A folder, and the folders that it uses.
-type Uses = (&'static str, &'static [&'static str]);
-
-/// Module folders of a crate, each with the folders that it uses: only ones above it in the list, so there is no cycle.
-const FOLDERS: &[(&str, &[Uses])] = &[(
-    "shim/src/",
-    &[
-        ("sys", &[]),
-        ("loader", &["sys"]),
-        ("grants", &["sys", "loader"]),
-        ("accounting", &["sys", "loader", "grants"]),
-        ("memory", &["sys", "loader", "grants", "accounting"]),
-        ("compute", &["sys", "loader", "grants", "accounting", "memory"]),
-        ("reporting", &["sys", "loader", "grants", "accounting"]),
-        ("hooks", &["sys", "loader", "grants", "accounting", "memory", "compute", "reporting"]),
-    ],
-)];
-
 /// Names that say nothing.
 const NO_NAMES: &[&str] = &["util", "utils", "common", "helpers", "manager", "types", "misc"];
 
@@ -147,42 +63,8 @@ const TEST_NAME_MAX: usize = 60;
 /// Longest file, in lines.
 const LINES_MAX: usize = 1_000;
 
-/// Licences that what we link may carry.
-const LICENCES: &[&str] = &[
-    "MIT",
-    "Apache-2.0",
-    "Apache-2.0 WITH LLVM-exception",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "ISC",
-    "Zlib",
-    "Unlicense",
-    "Unicode-3.0",
-    "CC0-1.0",
-    "BSL-1.0",
-    "MIT-0",
-];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
-}
-
-/// The platform we run on: packages of others are neither built nor fetched.
-fn host() -> String {
-    let output = Command::new("rustc").arg("-vV").output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().find_map(|line| line.strip_prefix("host: ")).unwrap().to_owned()
-}
-
-fn metadata() -> serde_json::Value {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--all-features", "--locked"])
-        .args(["--filter-platform", &host()])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Every file that git tracks or would track, relative to the root.
@@ -225,72 +107,10 @@ fn none(what: &str, found: &[String]) {
 }
 
 #[test]
-fn arrows_between_crates_are_those_of_the_table() {
-    let metadata = metadata();
-    let mut wrong = Vec::new();
-    let mut seen = BTreeSet::new();
-    for package in metadata["packages"].as_array().unwrap() {
-        let name = package["name"].as_str().unwrap();
-        if !name.starts_with("aliquot_") || NOT_SHIPPED.contains(&name) {
-            continue;
-        }
-        seen.insert(name.to_owned());
-        let Some((_, ours, outside)) = ARROWS.iter().find(|(n, _, _)| *n == name) else {
-            wrong.push(format!("{name} is not in the table of arrows"));
-            continue;
-        };
-        for dependency in package["dependencies"].as_array().unwrap() {
-            let to = dependency["name"].as_str().unwrap();
-            if dependency["kind"].is_null() && !ours.contains(&to) && !outside.contains(&to) {
-                wrong.push(format!("{name} -> {to}"));
-            }
-        }
-    }
-    none("arrows that are not in the table", &wrong);
-    let listed: BTreeSet<String> = ARROWS.iter().map(|(n, _, _)| (*n).to_owned()).collect();
-    assert_eq!(seen, listed, "packages and table differ");
-}
-
-#[test]
-fn every_dependency_is_argued_in_decisions() {
-    let decisions = fs::read_to_string(root().join("DECISIONS.md")).unwrap();
-    let mut missing = BTreeSet::new();
-    for package in metadata()["packages"].as_array().unwrap() {
-        if !package["name"].as_str().unwrap().starts_with("aliquot_") {
-            continue;
-        }
-        for dependency in package["dependencies"].as_array().unwrap() {
-            let to = dependency["name"].as_str().unwrap();
-            if !to.starts_with("aliquot_") && !decisions.contains(&format!("`{to}`")) {
-                missing.insert(to.to_owned());
-            }
-        }
-    }
-    none("dependencies without a line in DECISIONS.md", &missing.into_iter().collect::<Vec<_>>());
-}
-
-#[test]
-fn licences_of_dependencies_are_permissive() {
-    let mut wrong = Vec::new();
-    for package in metadata()["packages"].as_array().unwrap() {
-        let name = package["name"].as_str().unwrap();
-        let licence = package["license"].as_str().unwrap_or("");
-        let fine = licence
-            .replace('/', " OR ")
-            .split(" AND ")
-            .all(|all| all.split(" OR ").any(|one| LICENCES.contains(&one.trim().trim_matches(['(', ')']))));
-        if !fine {
-            wrong.push(format!("{name}: `{licence}`"));
-        }
-    }
-    none("licences outside the list", &wrong);
-}
-
-#[test]
 fn only_the_named_modules_know_the_named_things() {
     let mut wrong = Vec::new();
     for (file, text) in rust_files() {
-        if file == "tests/tests/repository/tidy.rs" || file.starts_with("tests/fuzz/") {
+        if file.starts_with("tests/tests/repository/tidy") || file.starts_with("tests/fuzz/") {
             continue;
         }
         for (number, line) in shipped_lines(&text) {
@@ -306,49 +126,6 @@ fn only_the_named_modules_know_the_named_things() {
         }
     }
     none("knowledge in the wrong place", &wrong);
-}
-
-/// Folders that a line of code names after `crate::`.
-fn folders_named(line: &str) -> impl Iterator<Item = &str> {
-    let starts =
-        line.match_indices("crate::").filter(|(at, _)| !line[..*at].ends_with('$')).map(|(at, _)| at + 7);
-    starts.map(|at| line[at..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or(""))
-}
-
-#[test]
-fn arrows_between_module_folders_are_those_of_the_table() {
-    let mut wrong = Vec::new();
-    for (crate_root, folders) in FOLDERS {
-        for (place, (folder, uses)) in folders.iter().enumerate() {
-            let above: Vec<_> = folders[..place].iter().map(|(name, _)| *name).collect();
-            let upwards = uses.iter().filter(|used| !above.contains(used));
-            wrong.extend(
-                upwards.map(|used| format!("{crate_root}{folder}: `{used}` is not above it in the table")),
-            );
-        }
-        for (file, text) in rust_files() {
-            let Some(inside) = file.strip_prefix(crate_root) else { continue };
-            let own = inside.split('/').next().unwrap_or("").trim_end_matches(".rs");
-            let Some((_, uses)) = folders.iter().find(|(name, _)| *name == own) else {
-                if !["lib", "unwind"].contains(&own) {
-                    wrong.push(format!("{file}: lies in no folder of the table"));
-                }
-                continue;
-            };
-            for (number, line) in
-                text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
-            {
-                let named = folders_named(line).filter(|named| *named != own && !uses.contains(named));
-                wrong.extend(
-                    named.map(|named| format!("{file}:{}: `{own}` does not use `{named}`", number + 1)),
-                );
-                if line.contains("super::super::") {
-                    wrong.push(format!("{file}:{}: name the folder after `crate::`", number + 1));
-                }
-            }
-        }
-    }
-    none("arrows between module folders outside the table", &wrong);
 }
 
 #[test]

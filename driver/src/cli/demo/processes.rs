@@ -22,8 +22,8 @@ use serde_json::json;
 
 use crate::clock::now;
 use crate::config::VISIBLE_CARDS;
+use crate::hardware::simulated_cards::cards_dir;
 use crate::region::{USAGE, UsageCopy};
-use crate::run::simulated::cards_dir;
 
 use super::super::failure::Failure;
 use super::super::output::{Side, Terminal};

@@ -14,9 +14,9 @@ use super::PublisherTask;
 use super::copies::ServerSlice;
 use super::plan::{AcceptedWrite, Write};
 use super::readback::Losses;
-use crate::agent::ports::AgentError;
 use crate::kube::convert;
 use crate::kube::failure::{ApiCall, code, printable};
+use crate::ports::AgentError;
 
 const RESOURCE: &str = "resourceslices.resource.k8s.io";
 

@@ -17,9 +17,9 @@ use aliquot_core::offer::{ServerVersion, Support};
 use aliquot_core::quantity::{Format, Quantity};
 use k8s_openapi::api::resource::v1 as api;
 
-use crate::agent::ports::AgentError;
 use crate::kube::failure::{ApiCall, code, printable};
 use crate::kube::{convert, version};
+use crate::ports::AgentError;
 
 /// First minor version that serves `resource.k8s.io/v1`.
 const FIRST_MINOR: u32 = 34;

@@ -13,7 +13,7 @@ use aliquot_enforce::units::Nanos;
 
 use crate::region::start_time;
 use crate::run::commands::Commands;
-use crate::view::processes::{grants_of, grants_of_run};
+use crate::run::processes::{grants_of, grants_of_run};
 
 /// How long an exited process is remembered: the driver reports the last second, some drivers somewhat later.
 const REMEMBERED: Nanos = Nanos::from_millis(5_000);

@@ -17,8 +17,8 @@ use std::fmt;
 
 use aliquot_core::id::ClaimUid;
 
+use super::Node;
 use crate::checkpoint::Phase;
-use crate::node::Node;
 use crate::prepare::{PrepareError, unknown_claims};
 
 /// The result of recovery.

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::run::commands::Commands;
+use super::commands::Commands;
 
 /// Grants directory in a container.
 const MOUNTED: &str = "/run/aliquot/grants";
@@ -18,7 +18,7 @@ const ANCESTORS_MAX: usize = 64;
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Name of the program; `None`: the process exited, or may not be read.
-pub(super) fn command(pid: u32) -> Option<String> {
+pub(crate) fn command(pid: u32) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
