@@ -12,7 +12,8 @@
 //!
 //! - when the machine restarts, or another load of the driver serves its cards: notes belong to one [`Era`],
 //! - when a lost card answers again: the reset cleared what was noted until then. The next watcher of the
-//!   card drops those notes, so that later reports count,
+//!   card drops those notes, so that later reports count. The node agent asks for more: the loss counts until the
+//!   card is proved to work,
 //! - when a person clears it, as after a reset, which no driver reports.
 //!
 //! A note about an instance applies to its place on the card: a new instance over the same memory is as
@@ -161,6 +162,24 @@ impl Notes {
     /// Forgets all of a card.
     pub fn clear(&mut self, card: &CardUuid) {
         self.0.remove(card);
+    }
+
+    /// A lost card answers again: the reset cleared what was noted until the loss. The loss itself stays noted, until
+    /// [`Notes::is_proven`]. Later notes stay, too.
+    pub fn answers_again(&mut self, card: &CardUuid) {
+        let Some(notes) = self.0.get_mut(card) else { return };
+        let losses = notes.iter().filter(|((_, cause), _)| *cause == Cause::Lost);
+        let Some(lost) = losses.map(|(_, at)| *at).max() else { return };
+        notes.retain(|(_, cause), at| *cause == Cause::Lost || *at > lost);
+    }
+
+    /// A card that was lost is proved to work: its loss is forgotten, and what it reported since stays.
+    pub fn is_proven(&mut self, card: &CardUuid) {
+        let Some(notes) = self.0.get_mut(card) else { return };
+        notes.retain(|(_, cause), _| *cause != Cause::Lost);
+        if notes.is_empty() {
+            self.0.remove(card);
+        }
     }
 
     /// Cards of which there are notes.

@@ -38,5 +38,6 @@ pub mod store;
 pub mod takeover;
 
 mod card_events;
+mod card_watches;
 mod locks;
 mod publish_gate;

@@ -6,7 +6,8 @@
 //!  <state>/xids          an administrator's overrides of Xid meanings, optional
 //! ```
 //!
-//! Supervisors of runs record the events of their card; every discovery of cards applies the records. Readers take no lock.
+//! Supervisors of runs record the events of their card, the node agent those of all cards; every discovery of cards applies the
+//! records. Readers take no lock.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -51,6 +52,15 @@ pub enum ChangeError {
         #[source]
         source: io::Error,
     },
+}
+
+/// What ends the loss of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossEnds {
+    /// The card answers a query.
+    ByAnswer,
+    /// [`HealthBook::proven`]: a process that runs as long as the node has proof.
+    ByProof,
 }
 
 /// This boot, and this load of the driver.
@@ -105,8 +115,11 @@ impl HealthBook {
     }
 
     /// Applies the records to discovered cards.
-    pub fn hold_against(&self, inventory: &mut Inventory, driver: Option<String>) {
-        let found = if driver.is_some() { Rediscovery::Answering } else { Rediscovery::Described };
+    pub fn hold_against(&self, inventory: &mut Inventory, driver: Option<String>, loss: LossEnds) {
+        let found = match (loss, &driver) {
+            (LossEnds::ByAnswer, Some(_)) => Rediscovery::Answering,
+            (LossEnds::ByAnswer, None) | (LossEnds::ByProof, _) => Rediscovery::Described,
+        };
         match self.notes(&era(driver)) {
             Ok(notes) if notes.is_empty() => {}
             Ok(notes) => hold_against(inventory, &notes, found, &self.xids().0),
@@ -141,6 +154,27 @@ impl HealthBook {
     /// # Errors
     /// The file cannot be written, or its records are invalid.
     pub fn answers(&self, card: &CardUuid) -> Result<(), ChangeError> {
+        self.after_loss(card, |notes| notes.clear(card))
+    }
+
+    /// A card answers that may have been lost. If it was, its records until the loss are cleared; the loss stays.
+    ///
+    /// # Errors
+    /// The file cannot be written, or its records are invalid.
+    pub fn answers_again(&self, card: &CardUuid) -> Result<(), ChangeError> {
+        self.after_loss(card, |notes| notes.answers_again(card))
+    }
+
+    /// A card that was lost is proved to work: its loss is cleared.
+    ///
+    /// # Errors
+    /// The file cannot be written, or its records are invalid.
+    pub fn proven(&self, card: &CardUuid) -> Result<(), ChangeError> {
+        self.after_loss(card, |notes| notes.is_proven(card))
+    }
+
+    /// Changes the records of a card if it was lost.
+    fn after_loss(&self, card: &CardUuid, change: impl FnOnce(&mut Notes)) -> Result<(), ChangeError> {
         let lost =
             || CardHealth::load(&self.path()).map(|kept| kept.filter(|kept| kept.notes.was_lost(card)));
         if lost()?.is_none() {
@@ -148,7 +182,7 @@ impl HealthBook {
         }
         let _lock = self.lock()?;
         let Some(mut kept) = lost()? else { return Ok(()) };
-        kept.notes.clear(card);
+        change(&mut kept.notes);
         self.store(&kept)
     }
 

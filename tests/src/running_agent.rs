@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aliquot_core::disposition::Disposition;
@@ -24,7 +24,7 @@ use aliquot_driver::ports::{
 };
 use aliquot_driver::run::simulated::SimulatedCards;
 use parking_lot::Mutex;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::fake_kubelet::FakeKubelet;
@@ -43,6 +43,28 @@ pub struct FakeCluster {
     pub events: Mutex<Vec<AgentEvent>>,
     /// Pods of claims.
     pub pods: Arc<PodNames>,
+    faults: ApiFaults,
+}
+
+/// What goes wrong with the API server, from the agent's side.
+struct ApiFaults {
+    /// The server does not answer.
+    away: AtomicBool,
+    /// Calls left until the agent is to be killed.
+    left: AtomicUsize,
+    side: Mutex<Side>,
+    /// The agent is at the call.
+    reached: Notify,
+    dead: watch::Sender<bool>,
+}
+
+/// On which side of a call's effect the agent is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The server never received it.
+    Before,
+    /// The agent never received the answer.
+    Behind,
 }
 
 /// A running agent.
@@ -57,9 +79,71 @@ pub struct RunningAgent {
     task: JoinHandle<Result<(), AgentFailure>>,
 }
 
+// === impl ApiFaults ===
+
+impl Default for ApiFaults {
+    fn default() -> Self {
+        Self {
+            away: AtomicBool::new(false),
+            left: AtomicUsize::new(usize::MAX),
+            side: Mutex::new(Side::Before),
+            reached: Notify::new(),
+            dead: watch::Sender::new(false),
+        }
+    }
+}
+
+impl ApiFaults {
+    /// Counts a call; says on which side of its effect the agent is killed.
+    fn count(&self) -> Option<Side> {
+        let less = |left: usize| left.checked_sub(1);
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        left.is_err().then(|| *self.side.lock())
+    }
+
+    /// Waits for the kill.
+    async fn wait_for_death(&self) -> AgentError {
+        self.reached.notify_one();
+        drop(self.dead.subscribe().wait_for(|dead| *dead).await);
+        away()
+    }
+}
+
+fn away() -> AgentError {
+    AgentError { message: "the API server is away".to_owned(), disposition: Disposition::Retry }
+}
+
 // === impl FakeCluster ===
 
 impl FakeCluster {
+    /// Whether the server answers from now on.
+    pub fn set_away(&self, away: bool) {
+        self.faults.away.store(away, Ordering::SeqCst);
+    }
+
+    /// After so many calls more, the next one waits for the agent's death.
+    pub fn kill_after(&self, calls: usize, side: Side) {
+        *self.faults.side.lock() = side;
+        self.faults.left.store(calls, Ordering::SeqCst);
+    }
+
+    /// Waits until the agent is at the call of [`FakeCluster::kill_after`].
+    pub async fn reached(&self) {
+        self.faults.reached.notified().await;
+    }
+
+    /// The agent is dead: its calls end, and nothing of it has an effect.
+    pub fn bury(&self) {
+        self.kill_after(0, Side::Before);
+        self.faults.dead.send_replace(true);
+    }
+
+    /// The same claims, for another agent.
+    #[must_use]
+    pub fn of_next_agent(&self) -> Self {
+        Self { claims: Mutex::new(self.claims.lock().clone()), ..Self::default() }
+    }
+
     /// Creates or replaces a claim.
     pub fn put(&self, claim: &ResourceClaim) {
         self.claims.lock().insert((claim.namespace.clone(), claim.name.clone()), claim.clone());
@@ -80,7 +164,15 @@ impl ClaimReader for FakeCluster {
             message: format!("claim {claim}: not found"),
             disposition: Disposition::Refuse,
         };
-        Box::pin(async move { found.ok_or_else(absent) })
+        Box::pin(async move {
+            if self.faults.count().is_some() {
+                return Err(self.faults.wait_for_death().await);
+            }
+            if self.faults.away.load(Ordering::SeqCst) {
+                return Err(away());
+            }
+            found.ok_or_else(absent)
+        })
     }
 }
 
@@ -90,8 +182,20 @@ impl StatusWriter for FakeCluster {
         claim: &'a ClaimReference,
         devices: &'a [DeviceStatus],
     ) -> BoxFuture<'a, Result<(), AgentError>> {
-        self.statuses.lock().insert(claim.uid.to_string(), devices.to_vec());
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            let killed = self.faults.count();
+            if killed == Some(Side::Before) {
+                return Err(self.faults.wait_for_death().await);
+            }
+            if self.faults.away.load(Ordering::SeqCst) {
+                return Err(away());
+            }
+            self.statuses.lock().insert(claim.uid.to_string(), devices.to_vec());
+            match killed {
+                Some(_) => Err(self.faults.wait_for_death().await),
+                None => Ok(()),
+            }
+        })
     }
 }
 
@@ -180,7 +284,7 @@ fn open(node: Node, watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStor
     let grants = node.grants_dir().to_owned();
     let state = grants.with_file_name("");
     let cards = SimulatedCards { state: state.clone(), libraries: state.join("lib") };
-    let governors = Governors::new(state, grants, Arc::new(cards), None);
+    let governors = Governors::new(state, grants, Arc::new(cards));
     OpenNode { store: watched(store(node)), governors: Arc::new(Mutex::new(governors)) }
 }
 

@@ -211,3 +211,23 @@ fn times_are_written_as_dates() {
     // Whatever a file says is a text.
     assert!(UnixSeconds(u64::MAX).to_string().ends_with("UTC"));
 }
+
+#[test]
+fn loss_counts_until_proof_and_later_notes_beyond() {
+    let mut notes = Notes::default();
+    let of = || Subject { card: uuid(), part: Part::Card };
+    notes.note(of(), Cause::Code(101), UnixSeconds(10));
+    notes.note(of(), Cause::Lost, UnixSeconds(11));
+    notes.note(of(), Cause::Code(103), UnixSeconds(12));
+    notes.answers_again(&uuid());
+    let causes = |notes: &Notes| notes.all().map(|(_, _, cause, _)| cause).collect::<Vec<_>>();
+    assert_eq!(causes(&notes), [Cause::Code(103), Cause::Lost]);
+    notes.is_proven(&uuid());
+    assert_eq!(causes(&notes), [Cause::Code(103)]);
+    // Without a loss nothing was reset.
+    notes.answers_again(&uuid());
+    assert_eq!(causes(&notes), [Cause::Code(103)]);
+    let mut lost = noted(&[(Part::Card, Cause::Lost)]);
+    lost.is_proven(&uuid());
+    assert!(lost.is_empty());
+}

@@ -1,11 +1,11 @@
-//! Cards in use: a governor and a follower for each card or partition of which a claim holds a share.
+//! Cards in use: a governor for each card or partition of which a claim holds a share, and the watches of all cards.
 //!
 //! ```text
-//!  state ─▶ grants ─▶ by visible card ─┬─▶ governor: reaps exited processes, hands out compute time; leads by right
-//!                                      └─▶ follower: notes what the card reports of itself in the health book
+//!  state ─┬▶ grants ─▶ by visible card ─▶ governor: reaps exited processes, hands out compute time; leads by right
+//!         └▶ cards ──▶ watch: notes what the card reports of itself in the health book
 //! ```
 //!
-//! A governor ends with the last grant of its card. A follower stays: a card's health matters after its tenants are gone.
+//! A governor ends with the last grant of its card. A watch stays: a card's health matters with and without tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,30 +15,27 @@ use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::CardUuid;
 
+use super::card_watches::CardWatches;
 use super::observe::{ShareUse, observe};
-use super::store::{HeldClaim, NodeView};
+use super::store::{HeldClaim, NodeStore, NodeView};
 use crate::grant_file;
-use crate::health::{HealthBook, era};
 use crate::region;
-use crate::run::cards::Cards;
+use crate::run::cards::{Cards, Reporter};
 use crate::run::governor::{Governor, Scope, leader_locks};
-use crate::run::watch::{self, EventSource};
 
 /// What governs the node's cards. Its calls block for a few milliseconds.
 pub trait CardsInUse: Send + 'static {
-    /// Follows the grants as they are now, and reads what they use.
-    fn follow(&mut self, view: &NodeView) -> Vec<ShareUse>;
+    /// Follows the cards and grants as they are now, and reads what they use.
+    fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> Vec<ShareUse>;
 }
 
-/// Governors and followers of a node's cards.
+/// Governors and watches of a node's cards.
 pub struct Governors {
     state: PathBuf,
     grants: PathBuf,
     cards: Arc<dyn Cards + Send + Sync>,
-    /// Which load of the driver reports.
-    driver: Option<String>,
     running: BTreeMap<CardUuid, Governor>,
-    followed: BTreeSet<CardUuid>,
+    watches: CardWatches,
 }
 
 /// A card of which shares are limited.
@@ -56,13 +53,9 @@ struct LimitedCard<'g> {
 impl Governors {
     /// Governors for the grants of a state directory.
     #[must_use]
-    pub fn new(
-        state: PathBuf,
-        grants: PathBuf,
-        cards: Arc<dyn Cards + Send + Sync>,
-        driver: Option<String>,
-    ) -> Self {
-        Self { state, grants, cards, driver, running: BTreeMap::new(), followed: BTreeSet::new() }
+    pub fn new(state: PathBuf, grants: PathBuf, cards: Arc<dyn Cards + Send + Sync>) -> Self {
+        let watches = CardWatches::new(Arc::clone(&cards), &state);
+        Self { state, grants, cards, running: BTreeMap::new(), watches }
     }
 
     fn limited<'v>(&self, claims: &'v [HeldClaim]) -> BTreeMap<CardUuid, LimitedCard<'v>> {
@@ -103,22 +96,16 @@ impl Governors {
                 tracing::error!(card = %visible, "no governor, so limits of time are not renewed: {error}");
             }
         }
-        if !self.followed.insert(visible.clone()) {
-            return;
-        }
-        let started = self.cards.follow(grant, visible).and_then(|events| {
-            let (book, era) = (HealthBook::of(&self.state), era(self.driver.clone()));
-            let followed = EventSource { card: grant.card.clone(), events, book, era };
-            watch::start(followed).map_err(|error| error.to_string())
-        });
-        if let Err(error) = started {
-            tracing::warn!(card = %visible, "the card's events are not received: {error}");
+        if self.cards.reporter(grant) == Reporter::Part {
+            let cards = Arc::clone(&self.cards);
+            self.watches.follow_part(&grant.card, visible, || cards.follow(grant, visible));
         }
     }
 }
 
 impl CardsInUse for Governors {
-    fn follow(&mut self, view: &NodeView) -> Vec<ShareUse> {
+    fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> Vec<ShareUse> {
+        self.watches.follow(view, node);
         let limited = self.limited(&view.claims);
         self.running.retain(|visible, _| limited.contains_key(visible));
         for (visible, limited) in &limited {

@@ -182,7 +182,6 @@ fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
         Some(node) => simulated(node, catalogue, state)?,
         None => machine(&catalogue, &settings.hardware.driver)?,
     };
-    let driver = hardware.backend.driver_load();
     let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
     let parts = NodeParts::of(hardware, Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
     let on_wait =
@@ -192,7 +191,7 @@ fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
     let access = Access::Own(settings.state_wait);
     let (opens, opening) = oneshot::channel();
     let open = move || {
-        let node = open_node(parts, &dirs, access, cards, driver);
+        let node = open_node(parts, &dirs, access, cards);
         // Without a receiver the agent has ended, and the node is closed again.
         drop(opens.send(node));
     };
@@ -207,7 +206,6 @@ fn open_node(
     dirs: &Dirs,
     access: Access,
     cards: Arc<dyn Cards + Send + Sync>,
-    driver: Option<String>,
 ) -> Result<OpenNode, OpenError> {
     let (mut node, recovery) = Node::open(parts, dirs, access)?;
     match sweep(&mut node, &dirs.state) {
@@ -231,7 +229,7 @@ fn open_node(
         tracing::warn!("{problem}");
     }
     let grants = node.grants_dir().to_owned();
-    let governors = Governors::new(grants.with_file_name(""), grants, cards, driver);
+    let governors = Governors::new(grants.with_file_name(""), grants, cards);
     Ok(OpenNode { store: Arc::new(node.into_service()), governors: Arc::new(Mutex::new(governors)) })
 }
 

@@ -67,7 +67,7 @@ pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
                 said = ended;
                 let view = Arc::new(view);
                 publish(&outputs, &view, server);
-                govern(&inputs.governors, view, &outputs.uses).await;
+                govern(&inputs, view, &outputs.uses).await;
             }
             Err(error) if error != failed => {
                 tracing::error!("the node cannot be read: {error}");
@@ -110,13 +110,9 @@ async fn look(
     Ok((ended, view.map_err(|error| chain(&error))?))
 }
 
-async fn govern(
-    governors: &Arc<Mutex<dyn CardsInUse>>,
-    view: Arc<NodeView>,
-    uses: &watch::Sender<Arc<Vec<ShareUse>>>,
-) {
-    let governors = Arc::clone(governors);
-    match tokio::task::spawn_blocking(move || governors.lock().follow(&view)).await {
+async fn govern(inputs: &StateInputs, view: Arc<NodeView>, uses: &watch::Sender<Arc<Vec<ShareUse>>>) {
+    let (governors, node) = (Arc::clone(&inputs.governors), Arc::clone(&inputs.node));
+    match tokio::task::spawn_blocking(move || governors.lock().follow(&view, node.as_ref())).await {
         Ok(seen) => drop(uses.send_replace(Arc::new(seen))),
         Err(error) => tracing::error!("cards in use are not governed: {error}"),
     }

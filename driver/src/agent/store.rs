@@ -5,11 +5,11 @@ use std::sync::Arc;
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
 use aliquot_core::grant::Grant;
-use aliquot_core::id::ClaimUid;
+use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::ledger::CardReport;
 use aliquot_core::offer::{DRIVER, Offers, ServerVersion};
 use aliquot_core::plan;
-use aliquot_core::ports::BackendError;
+use aliquot_core::ports::{BackendError, PartitionAt};
 
 use crate::checkpoint::ClaimRecord;
 use crate::error_text::chain;
@@ -65,6 +65,12 @@ pub trait NodeStore: Send + Sync + 'static {
     /// Gives back the parts of local runs that have ended beside the agent: which, or why not.
     fn end_runs(&self) -> Vec<String>;
 
+    /// Partitions that the journal has on a card and that are not there as they were made.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the hardware cannot be asked.
+    fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError>;
+
     /// The node now, with offers for a server that keeps these fields.
     ///
     /// # Errors
@@ -98,6 +104,10 @@ impl NodeStore for NodeService {
         }
     }
 
+    fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError> {
+        Self::missing_partitions(self, card)
+    }
+
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
         let NodeSnapshot { inventory, offers, cards, claims } = self.snapshot(server)?;
         let (offers, claims) = (Offers::clone(&offers), claims.into_iter().map(held).collect());
@@ -125,6 +135,10 @@ impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
 
     fn end_runs(&self) -> Vec<String> {
         self.as_ref().end_runs()
+    }
+
+    fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError> {
+        self.as_ref().missing_partitions(card)
     }
 
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {

@@ -68,7 +68,7 @@ fn nvidia(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<VendorCard
         true => NoVendorCards::Absent(chain(&error)),
         false => NoVendorCards::Broken(chain(&error)),
     })?;
-    let (driver, catalogue) = (node.driver().to_owned(), node.catalogue().clone());
+    let (driver, catalogue) = (node.driver(), node.catalogue().clone());
     let others = place.map(|place| others(place, node.files())).unwrap_or_default();
     Ok(VendorCards { vendor: cuda(), driver, catalogue, backend: node, others })
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::{DeviceResult, ResourceClaim};
-use aliquot_core::id::ClaimUid;
+use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::ledger::CardReport;
 use aliquot_core::offer::{Offers, ServerVersion};
-use aliquot_core::ports::BackendError;
+use aliquot_core::ports::{BackendError, LivePartition, PartitionAt};
 use nix::fcntl::Flock;
 use parking_lot::Mutex;
 
@@ -17,7 +17,7 @@ use super::agree::Differs;
 use super::operate::NodeOperation;
 use super::site::Site;
 use super::state::{State, StateAccess, ledger_of, offers_of};
-use crate::checkpoint::{ClaimKind, ClaimRecord};
+use crate::checkpoint::{ClaimKind, ClaimRecord, PartitionProgress};
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 
 /// One node, with many callers. Calls block; those for other cards do not wait for each other.
@@ -116,6 +116,32 @@ impl NodeService {
         let (ledger, _) = ledger_of(&inventory, &self.site.parts.catalogue, &journal);
         let cards = inventory.cards.iter().filter_map(|card| ledger.report(&card.uuid)).collect();
         Ok(NodeSnapshot { inventory, offers, cards, claims: journal.claims.into_values().collect() })
+    }
+
+    /// Partitions that the journal has on a card and that are not there as they were made.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the hardware cannot be asked.
+    pub fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError> {
+        let of_card = |state: &State| -> Vec<LivePartition> {
+            let partitions = state.journal().partitions.iter().filter(|(at, _)| at.card == *card);
+            let made = partitions.filter_map(|(at, making)| match making {
+                PartitionProgress::Made(handle) => {
+                    Some(LivePartition { at: at.clone(), handle: handle.clone() })
+                }
+                PartitionProgress::Planned => None,
+            });
+            made.collect()
+        };
+        let expected = of_card(&self.state.lock());
+        if expected.is_empty() {
+            return Ok(Vec::new());
+        }
+        let live = self.site.parts.backend.partitions()?;
+        // Those that went meanwhile were given back.
+        let still = of_card(&self.state.lock());
+        let missing = expected.into_iter().filter(|one| still.contains(one) && !live.contains(one));
+        Ok(missing.map(|one| one.at).collect())
     }
 
     /// Every claim now, by UID.

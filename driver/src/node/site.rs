@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::NodeParts;
 use super::turns::Turns;
 use crate::disk::Disk;
-use crate::health::HealthBook;
+use crate::health::{HealthBook, LossEnds};
 use crate::prepare::{Hands, ShimCopies};
 
 /// The fixed parts of an open node.
@@ -28,6 +28,7 @@ pub(crate) struct Site {
     shims: Option<ShimCopies>,
     /// What was observed of the cards.
     pub(super) health: HealthBook,
+    loss: LossEnds,
     /// The next operation, by claim and by card.
     pub(super) turns: Turns,
     /// The latest discovery, if the backend can tell whether it still holds.
@@ -48,15 +49,17 @@ impl Site {
             files,
             shims: None,
             health,
+            loss: LossEnds::ByAnswer,
             turns: Turns::default(),
             seen: Mutex::new(None),
         }
     }
 
     /// The same for a process that recovers the node before containers start: files of claims need not outlast a power failure,
-    /// since the journal does and recovery compares each file with it.
+    /// since the journal does and recovery compares each file with it. It follows every card, so a loss ends by its proof.
     pub(super) fn for_service(mut self) -> Self {
         self.files = self.files.until_power_fails();
+        self.loss = LossEnds::ByProof;
         match ShimCopies::start(&self.state) {
             Ok(shims) => self.shims = Some(shims),
             Err(error) => tracing::warn!("no copies of the shim are made ahead: {error}"),
@@ -92,7 +95,7 @@ impl Site {
                 cards
             }
         };
-        self.health.hold_against(&mut cards, backend.driver_load());
+        self.health.hold_against(&mut cards, backend.driver_load(), self.loss);
         Ok(cards)
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   Cards::reach ─▶ Reach ─┬ libraries, environment ─▶ the command
 //!                          └ Meter ─▶ the card's governor
-//!   Cards::follow ─▶ Events ─▶ health records of the card
+//!   Cards::{follow, follow_card} ─▶ Events ─▶ health records of the card
 //! ```
 
 use std::ffi::OsString;
@@ -39,6 +39,18 @@ pub trait Cards {
     /// The reason why the card reports no events.
     fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String>;
 
+    /// Follows a card as a whole, from now on, whether or not a claim uses it.
+    ///
+    /// # Errors
+    /// The card does not answer, or reports no events.
+    fn follow_card(&self, card: &CardUuid, cards: &Inventory) -> Result<Box<dyn Events>, String>;
+
+    /// Whether the part of a grant reports events of its own, which its card does not report.
+    fn reporter(&self, grant: &Grant) -> Reporter;
+
+    /// Load of the driver that serves the cards now; `None`: the cards are described.
+    fn driver_load(&self) -> Option<String>;
+
     /// For each card, why it supports no partitions; empty: at least one does.
     fn no_partitions(&self) -> Vec<String>;
 
@@ -63,6 +75,15 @@ pub struct CardAccess {
     pub footprint: Option<Footprint>,
     /// The source of card time; `None`: the driver reports none.
     pub meter: Option<Box<dyn Meter>>,
+}
+
+/// What reports the events of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reporter {
+    /// Its card, which names the part.
+    Card,
+    /// The part itself.
+    Part,
 }
 
 /// A driver that reports events of one card.

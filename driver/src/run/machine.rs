@@ -18,7 +18,7 @@ use aliquot_enforce::units::Nanos;
 
 use crate::hardware::MachineCards;
 
-use super::cards::{CardAccess, Cards, Events, Meter, Window};
+use super::cards::{CardAccess, Cards, Events, Meter, Reporter, Window};
 use super::commands::Commands;
 use super::processes::{grants_of, grants_of_run};
 use super::samples::SampleClock;
@@ -70,6 +70,19 @@ impl Cards for LocalMachine {
     fn follow(&self, grant: &Grant, _: &CardUuid) -> Result<Box<dyn Events>, String> {
         let events = self.cards.events(&grant.card).map_err(|error| chain(&error))?;
         Ok(Box::new(BackendEvents(events)))
+    }
+
+    fn follow_card(&self, card: &CardUuid, _: &Inventory) -> Result<Box<dyn Events>, String> {
+        let events = self.cards.events(card).map_err(|error| chain(&error))?;
+        Ok(Box::new(BackendEvents(events)))
+    }
+
+    fn reporter(&self, _: &Grant) -> Reporter {
+        Reporter::Card
+    }
+
+    fn driver_load(&self) -> Option<String> {
+        self.cards.driver_load()
     }
 
     fn no_partitions(&self) -> Vec<String> {

@@ -26,7 +26,7 @@ use aliquot_sim_device::{
     WINDOW_NANOS,
 };
 
-use super::cards::{CardAccess, Cards, Events, Meter, ProcessTime, Window};
+use super::cards::{CardAccess, Cards, Events, Meter, ProcessTime, Reporter, Window};
 use super::machine::BackendEvents;
 use crate::clock;
 use crate::config::VISIBLE_CARDS;
@@ -88,7 +88,7 @@ pub fn directory_for(
     Ok(dir)
 }
 
-// === impl SimulatedCards ===
+// === impl Cards ===
 
 impl Cards for SimulatedCards {
     fn vendors(&self) -> Vec<Vendor> {
@@ -111,19 +111,38 @@ impl Cards for SimulatedCards {
     }
 
     fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String> {
-        let (dir, part) = match &grant.part {
-            Part::Partition { .. } => (partition_dir(&self.state, visible.as_str()), grant.part.clone()),
-            Part::Card | Part::Slot { .. } => (cards_dir(&self.state), Part::Card),
-        };
-        if let Some(npus) = npus::open(&self.state)
-            && let Ok(events) = npus.events(&grant.card)
-        {
-            return Ok(Box::new(BackendEvents(events)));
+        if let Some(events) = self.of_npu(&grant.card) {
+            return Ok(events);
         }
-        let device = aliquot_sim_device::open(&dir).map_err(|error| error.to_string())?;
-        let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
-        let card = card.ok_or("it is not simulated")?;
-        Ok(Box::new(FollowedCard { seen: card.xids_until_now(), card, part }))
+        match &grant.part {
+            Part::Partition { .. } => {
+                follow_in(&partition_dir(&self.state, visible.as_str()), visible, grant.part.clone())
+            }
+            Part::Card | Part::Slot { .. } => follow_in(&cards_dir(&self.state), visible, Part::Card),
+        }
+    }
+
+    fn follow_card(&self, card: &CardUuid, cards: &Inventory) -> Result<Box<dyn Events>, String> {
+        if let Some(events) = self.of_npu(card) {
+            return Ok(events);
+        }
+        if cards.card(card).is_none_or(|card| card.vendor != vendors::cuda()) {
+            return Err("it is described, and has no simulated driver".to_owned());
+        }
+        let dir = directory_for(&self.state, card, &Part::Card, card, cards).map_err(|e| e.to_string())?;
+        follow_in(&dir, card, Part::Card)
+    }
+
+    fn reporter(&self, grant: &Grant) -> Reporter {
+        match grant.part {
+            // An NPU reports for its vNPUs.
+            Part::Partition { .. } if self.of_npu(&grant.card).is_none() => Reporter::Part,
+            Part::Partition { .. } | Part::Card | Part::Slot { .. } => Reporter::Card,
+        }
+    }
+
+    fn driver_load(&self) -> Option<String> {
+        None
     }
 
     fn no_partitions(&self) -> Vec<String> {
@@ -145,6 +164,27 @@ impl Cards for SimulatedCards {
         }
         Ok(())
     }
+}
+
+// === impl SimulatedCards ===
+
+impl SimulatedCards {
+    /// Events of an NPU, from now on; `None`: the card is none, or does not answer.
+    fn of_npu(&self, card: &CardUuid) -> Option<Box<dyn Events>> {
+        let events = npus::open(&self.state)?.events(card).ok()?;
+        Some(Box::new(BackendEvents(events)))
+    }
+}
+
+/// Follows a card of a directory; its events are about `part`.
+fn follow_in(dir: &Path, visible: &CardUuid, part: Part) -> Result<Box<dyn Events>, String> {
+    let device = aliquot_sim_device::open(dir).map_err(|error| error.to_string())?;
+    let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
+    let card = card.ok_or("it is not simulated")?;
+    if card.health() == Health::Lost {
+        return Err("it does not answer".to_owned());
+    }
+    Ok(Box::new(FollowedCard { seen: card.xids_until_now(), card, part }))
 }
 
 // === impl FollowedCard ===

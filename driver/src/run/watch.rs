@@ -9,8 +9,11 @@
 //! sleeps until the driver reports an event, at most a minute. It ends with the process, or once the loss of the card is recorded.
 //! An event that cannot be recorded, as on a full disk, is recorded later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use aliquot_core::health::{Cause, Era, Subject, UnixSeconds};
@@ -34,6 +37,8 @@ const STORM_REST: Duration = Duration::from_millis(10);
 const REST: Duration = Duration::from_millis(1_000);
 /// Time until the next try to record an event.
 const AGAIN: Duration = Duration::from_millis(5_000);
+/// An event that repeats is recorded again after this time: an administrator may have cleared it meanwhile.
+const REPEAT: Duration = Duration::from_millis(1_000);
 /// Most events that are remembered as recorded, and as waiting.
 const NOTED_MAX: usize = 2_048;
 
@@ -48,6 +53,8 @@ pub struct EventSource {
     pub book: HealthBook,
     /// The boot and driver for which they count.
     pub era: Era,
+    /// Becomes true when another watch takes this one's place: nothing is recorded from then on.
+    pub replaced: Arc<AtomicBool>,
 }
 
 /// Records events.
@@ -56,8 +63,9 @@ struct HealthWriter {
     card: CardUuid,
     book: HealthBook,
     era: Era,
-    /// Events already recorded.
-    noted: BTreeSet<(Cause, Part)>,
+    replaced: Arc<AtomicBool>,
+    /// Events already recorded, with the last time.
+    noted: BTreeMap<(Cause, Part), Instant>,
     /// Events that could not be recorded yet, with their times.
     waiting: BTreeMap<(Cause, Part), UnixSeconds>,
     /// When they were last tried.
@@ -95,15 +103,15 @@ enum CallResult {
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn start(followed: EventSource) -> io::Result<()> {
+pub fn start(followed: EventSource) -> io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("card-events".to_owned());
-    // The thread is never joined: it sleeps in the driver, and has nothing to release.
-    thread.spawn(move || follow(followed)).map(drop)
+    // The thread need not be joined: it sleeps in the driver, and has nothing to release. It ends with the card's loss.
+    thread.spawn(move || follow(followed))
 }
 
-fn follow(EventSource { card, mut events, book, era }: EventSource) {
-    let (mut writer, mut patience) = (HealthWriter::new(card, book, era), Patience::default());
-    loop {
+fn follow(EventSource { card, mut events, book, era, replaced }: EventSource) {
+    let (mut writer, mut patience) = (HealthWriter::new(card, book, era, replaced), Patience::default());
+    while !writer.is_replaced() {
         match ask(events.as_mut(), &mut writer, &mut patience) {
             NextAction::Ask => {}
             NextAction::Rest(rest) => std::thread::sleep(rest),
@@ -136,8 +144,12 @@ fn ask(events: &mut dyn Events, writer: &mut HealthWriter, patience: &mut Patien
 // === impl HealthWriter ===
 
 impl HealthWriter {
-    const fn new(card: CardUuid, book: HealthBook, era: Era) -> Self {
-        Self { card, book, era, noted: BTreeSet::new(), waiting: BTreeMap::new(), tried: None }
+    const fn new(card: CardUuid, book: HealthBook, era: Era, replaced: Arc<AtomicBool>) -> Self {
+        Self { card, book, era, replaced, noted: BTreeMap::new(), waiting: BTreeMap::new(), tried: None }
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// The longest sleep.
@@ -146,13 +158,14 @@ impl HealthWriter {
     }
 
     fn hear(&mut self, seen: (Cause, Part), now: Instant) {
-        if self.noted.contains(&seen) || self.waiting.contains_key(&seen) {
+        let recently = |at: &Instant| now.duration_since(*at) < REPEAT;
+        if self.noted.get(&seen).is_some_and(recently) || self.waiting.contains_key(&seen) {
             return;
         }
         let at = clock::unix();
         // If one event cannot be recorded, no other can, and each try may take long.
         if self.waiting.is_empty() && self.write(&seen, at) {
-            self.remember(seen);
+            self.remember(seen, now);
         } else if self.waiting.len() < NOTED_MAX {
             self.tried.get_or_insert(now);
             self.waiting.insert(seen, at);
@@ -178,20 +191,23 @@ impl HealthWriter {
                 self.waiting.insert(seen, at);
                 return;
             }
-            self.remember(seen);
+            self.remember(seen, now);
         }
         self.tried = None;
     }
 
     /// Records an event; returns whether that succeeded.
     fn write(&self, (cause, part): &(Cause, Part), at: UnixSeconds) -> bool {
+        if self.is_replaced() {
+            return true;
+        }
         let of = Subject { card: self.card.clone(), part: part.clone() };
         self.book.note(&self.era, of, *cause, at).is_ok()
     }
 
-    fn remember(&mut self, seen: (Cause, Part)) {
-        if self.noted.len() < NOTED_MAX {
-            self.noted.insert(seen);
+    fn remember(&mut self, seen: (Cause, Part), now: Instant) {
+        if self.noted.len() < NOTED_MAX || self.noted.contains_key(&seen) {
+            self.noted.insert(seen, now);
         }
     }
 }
@@ -283,7 +299,7 @@ mod tests {
 
     fn writer(state: &Path) -> HealthWriter {
         let era = Era { boot: "b".to_owned(), driver: Some("d".to_owned()) };
-        HealthWriter::new(CardUuid::new("GPU-0").unwrap(), HealthBook::of(state), era)
+        HealthWriter::new(CardUuid::new("GPU-0").unwrap(), HealthBook::of(state), era, Arc::default())
     }
 
     fn noted(writer: &HealthWriter) -> Vec<Cause> {
@@ -313,6 +329,18 @@ mod tests {
         writer.try_again(now + 2 * AGAIN);
         assert_eq!(noted(&writer), [Cause::Code(13), Cause::Code(95)]);
         assert_eq!((writer.waiting.len(), writer.longest()), (0, SLEEP));
+    }
+
+    #[test]
+    fn event_that_repeats_after_a_clear_is_recorded() {
+        let state = tempfile::tempdir().unwrap();
+        let (mut writer, now) = (writer(state.path()), clock::now());
+        writer.hear((Cause::Code(48), Part::Card), now);
+        writer.book.clear_all().unwrap();
+        writer.hear((Cause::Code(48), Part::Card), now);
+        assert_eq!(noted(&writer), [], "a storm of the same event is recorded once a second");
+        writer.hear((Cause::Code(48), Part::Card), now + REPEAT);
+        assert_eq!(noted(&writer), [Cause::Code(48)]);
     }
 
     #[test]

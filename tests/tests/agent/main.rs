@@ -3,6 +3,8 @@
 mod cluster_client;
 mod deploy;
 mod doctor;
+mod driver_reload;
+mod health;
 mod kubelet_protocol;
 mod metrics;
 mod publisher;

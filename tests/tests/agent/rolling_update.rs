@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use aliquot_core::dra::ResourceClaim;
-use aliquot_core::id::ClaimUid;
+use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::offer::ServerVersion;
-use aliquot_core::ports::BackendError;
+use aliquot_core::ports::{BackendError, PartitionAt};
 use aliquot_driver::agent::store::{NodeStore, NodeView};
 use aliquot_driver::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
@@ -65,6 +65,10 @@ impl NodeStore for Counted {
 
     fn end_runs(&self) -> Vec<String> {
         self.node.end_runs()
+    }
+
+    fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError> {
+        self.node.missing_partitions(card)
     }
 
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {

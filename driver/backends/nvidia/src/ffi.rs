@@ -19,6 +19,7 @@ pub(crate) use event::{Event, EventSet};
 pub(crate) use mig::{CreateFailure, Instance, MigLayout, Profile};
 
 /// Result codes of NVML that mean something of their own here.
+const UNINITIALIZED: u32 = 1;
 const NOT_SUPPORTED: u32 = 3;
 const NO_PERMISSION: u32 = 4;
 const NOT_FOUND: u32 = 6;
@@ -46,6 +47,9 @@ pub enum Fault {
     /// It cannot be loaded.
     #[error("{0}")]
     NotLoaded(String),
+    /// The driver is being loaded anew.
+    #[error("the driver was loaded anew, and the library not yet")]
+    Unloaded,
     /// It lacks a function.
     #[error("no such function: {0}")]
     NoFunction(String),
@@ -138,6 +142,11 @@ impl Fault {
     /// Whether the card is there no more, or no use until it is reset.
     pub(crate) fn is_lost(&self) -> bool {
         self.is(GPU_IS_LOST) || self.is(RESET_REQUIRED)
+    }
+
+    /// Whether the library serves another load of the driver than there is.
+    pub(crate) fn is_uninitialised(&self) -> bool {
+        matches!(self, Self::Unloaded) || self.is(UNINITIALIZED) || self.is(DRIVER_NOT_LOADED)
     }
 
     /// Whether the library found no driver in the kernel.

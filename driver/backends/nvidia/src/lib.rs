@@ -10,7 +10,7 @@
 //! A backend like every vendor's, with the same five files. No mode of a card is ever switched; on a card that is in MIG mode
 //! instances are made and destroyed as the journal says. Shares are held by the shim in the tenants' processes.
 //!
-//! - Each call queries the library anew. A card without an answer is named with the reason; the others are
+//! - Each call queries the library anew, and `session` initialises the library anew after a reload of the driver. A card without an answer is named with the reason; the others are
 //!   reported.
 //! - A card in MIG mode offers partitions and nothing else, to users with the right to create instances.
 //!   Instances made outside Aliquot are left alone. A card with an unreadable mode accepts no claims.
@@ -21,11 +21,13 @@ mod ffi;
 mod health;
 mod partition;
 mod probe;
+mod session;
 mod watch;
 pub mod xid;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -48,6 +50,7 @@ pub use watch::Watch;
 
 use ffi::{CreateFailure, Facts, Instance, Library};
 use probe::Discovery;
+use session::Session;
 
 /// Device files that every tenant needs, beside the card's own.
 const COMMON_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
@@ -65,8 +68,7 @@ const BUSY_WAIT: Duration = Duration::from_millis(100);
 pub struct NvidiaNode {
     /// Itself, for watches that outlive the call that made them.
     own: Weak<Self>,
-    library: Library,
-    driver: String,
+    session: Session,
     catalogue: Catalogue,
     /// What is wrong with cards that the latest discovery left out.
     trouble: Mutex<Vec<String>>,
@@ -86,8 +88,8 @@ impl NvidiaNode {
     /// # Errors
     /// There is no driver, it is too old or damaged, or it has no card for us.
     pub fn open(catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
-        let library = Library::load().map_err(|fault| OpenError::of("initialise", fault))?;
-        Self::of(library, catalogue, None)
+        let session = Session::open(None, Path::new("/"));
+        Self::of(session.map_err(|fault| OpenError::of("initialise", fault))?, catalogue, None)
     }
 
     /// As [`NvidiaNode::open`], for containers: they get the driver's files from this place. Without a driver there, the loader's
@@ -96,29 +98,28 @@ impl NvidiaNode {
     /// # Errors
     /// As [`NvidiaNode::open`]; and a driver root that was named has no driver.
     pub fn open_for_containers(catalogue: &Catalogue, place: &HostRoots) -> Result<Arc<Self>, OpenError> {
-        let (library, files) = match DriverFiles::find(place) {
-            Ok(files) => (Library::load_from(&files.management), Ok(files)),
+        let (file, files) = match DriverFiles::find(place) {
+            Ok(files) => (Some(files.management.clone()), Ok(files)),
             Err(error) if place.driver.is_some() => return Err(OpenError::DriverRoot(error)),
-            Err(error) => (Library::load(), Err(error)),
+            Err(error) => (None, Err(error)),
         };
-        let library = library.map_err(|fault| OpenError::of("initialise", fault))?;
-        Self::of(library, catalogue, Some(files))
+        let session = Session::open(file, &place.host);
+        Self::of(session.map_err(|fault| OpenError::of("initialise", fault))?, catalogue, Some(files))
     }
 
     fn of(
-        library: Library,
+        session: Session,
         catalogue: &Catalogue,
         files: Option<Result<DriverFiles, DriverRootError>>,
     ) -> Result<Arc<Self>, OpenError> {
-        let driver = library.driver().map_err(|fault| OpenError::of("version of the driver", fault))?;
+        let driver = session.driver();
         let major = driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_none_or(|major| major < DRIVER_MIN) {
             return Err(OpenError::TooOld { found: driver });
         }
         let mut node = Self {
             own: Weak::new(),
-            library,
-            driver,
+            session,
             catalogue: catalogue.clone(),
             trouble: Mutex::default(),
             no_partitions: Vec::new(),
@@ -154,12 +155,14 @@ impl NvidiaNode {
     }
 
     fn look(&self) -> Result<Discovery, Fault> {
-        let mut found = Discovery::default();
-        for index in 0..self.library.count()? {
-            match self.library.facts(index) {
+        self.session.refresh()?;
+        let (mut found, driver) = (Discovery::default(), self.session.driver());
+        for index in 0..self.session.call(Library::count)? {
+            match self.session.call(|library| library.facts(index)) {
                 // It is missing of every card alike.
                 Err(fault @ Fault::NoFunction(_)) => return Err(fault),
-                facts => found.add(index, facts, &self.driver, &self.catalogue),
+                Err(fault) if fault.is_uninitialised() => return Err(fault),
+                facts => found.add(index, facts, &driver, &self.catalogue),
             }
         }
         Ok(found)
@@ -180,8 +183,8 @@ impl NvidiaNode {
 
     /// Version of the driver.
     #[must_use]
-    pub fn driver(&self) -> &str {
-        &self.driver
+    pub fn driver(&self) -> String {
+        self.session.driver()
     }
 
     /// The catalogue as it is here: models of these cards have partitions where a card is in MIG mode, and cards that it does not
@@ -207,7 +210,7 @@ impl NvidiaNode {
 
     /// Percent of the driver's last sampling period in which the card worked.
     fn busy(&self, card: &CardUuid) -> Result<Option<u32>, BackendError> {
-        match self.library.busy(card.as_str()) {
+        match self.session.call(|library| library.busy(card.as_str())) {
             Err(fault) if fault.is_unsupported() => Ok(None),
             Err(fault) => Err(health::error(format!("usage of card {card}"), fault)),
             Ok(percent) => Ok(Some(percent)),
@@ -240,7 +243,7 @@ impl DeviceBackend for NvidiaNode {
         if (OneCard { card: &card, facts: &facts }).at(at).is_some() {
             return Err(BackendError::AlreadyThere { at: at.clone() });
         }
-        let made = self.library.make(at.card.as_str(), profile, place);
+        let made = self.session.make(at.card.as_str(), profile, place);
         let (card, facts) = look(self)?;
         let now = OneCard { card: &card, facts: &facts };
         match made {
@@ -277,7 +280,7 @@ impl DeviceBackend for NvidiaNode {
         }
         let mut tries = 0;
         loop {
-            match self.library.unmake(at.card.as_str(), instance.id) {
+            match self.session.call(|library| library.unmake(at.card.as_str(), instance.id)) {
                 Ok(()) => return Ok(()),
                 Err(fault) if fault.is_nothing() => return Err(BackendError::Absent { at: at.clone() }),
                 // What a process leaves is cleaned up by the driver after its end.
@@ -294,12 +297,12 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn driver_load(&self) -> Option<String> {
-        Some(self.load())
+        Some(self.session.load())
     }
 
     fn usage(&self, card: &CardUuid) -> Result<CardUsage, BackendError> {
         let failed = |fault| health::error(format!("usage of card {card}"), fault);
-        let held = self.library.held(card.as_str()).map_err(failed)?;
+        let held = self.session.call(|library| library.held(card.as_str())).map_err(failed)?;
         let processes = held.processes.into_iter().map(|(pid, bytes)| (pid, bytes.map(Bytes)));
         Ok(CardUsage {
             memory: Bytes(held.total),
@@ -310,7 +313,7 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn samples(&self, card: &CardUuid, since_micros: u64) -> Result<Option<Samples>, BackendError> {
-        match self.library.samples(card.as_str(), since_micros) {
+        match self.session.call(|library| library.samples(card.as_str(), since_micros)) {
             Err(fault) if fault.is_unsupported() => Ok(None),
             samples => {
                 samples.map(Some).map_err(|fault| health::error(format!("samples of card {card}"), fault))

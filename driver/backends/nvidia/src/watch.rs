@@ -1,8 +1,6 @@
 //! Events that a card reports during a wait: Xids, and the loss of the card. A waiter sleeps in the library
 //! until an event comes.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +10,11 @@ use aliquot_core::partition::Part;
 use aliquot_core::ports::{BackendError, CardEvent, CardEvents, DeviceBackend as _};
 
 use crate::NvidiaNode;
-use crate::ffi::{Event, EventSet};
+use crate::ffi::{Event, EventSet, Fault};
 use crate::health;
 
-/// Where the kernel shows the driver. Made anew with each load of it, with another number.
-const MODULE: &str = "/sys/module/nvidia";
+/// Longest wait in the library, which cannot be initialised anew meanwhile.
+const WAIT: Duration = Duration::from_secs(5);
 
 /// One card that is watched, from when that began.
 #[derive(Debug)]
@@ -24,6 +22,8 @@ pub struct Watch {
     node: Arc<NvidiaNode>,
     card: CardUuid,
     set: EventSet,
+    /// The library's initialisation to which the set belongs.
+    session: u64,
     /// Instances at the start of the watch: one may be gone when its event arrives.
     instances: Vec<(u32, Part)>,
 }
@@ -38,19 +38,13 @@ impl NvidiaNode {
     pub(crate) fn watch(&self, card: &CardUuid) -> Result<Watch, BackendError> {
         let gone = || BackendError::Unsupported { what: format!("events of card {card}") };
         let node = self.own.upgrade().ok_or_else(gone)?;
-        let set = self.library.watch(card.as_str());
+        let session = self.session.number();
+        let set = self.session.call(|library| library.watch(card.as_str()));
         let set = set.map_err(|fault| health::error("its events".to_owned(), fault))?;
-        let mut watch = Watch { node, card: card.clone(), set, instances: Vec::new() };
+        let mut watch = Watch { node, card: card.clone(), set, session, instances: Vec::new() };
         // An instance may be gone when an event names it.
         watch.learn();
         Ok(watch)
-    }
-
-    /// The driver that serves the cards, and its load as the kernel numbers it, where it shows that.
-    pub(crate) fn load(&self) -> String {
-        let number = fs::metadata(MODULE).map_or(0, |module| module.ino());
-        let plain = |c: char| if c.is_ascii_graphic() { c } else { '?' };
-        format!("{}/{number}", self.driver().chars().take(64).map(plain).collect::<String>())
     }
 }
 
@@ -62,6 +56,20 @@ impl Watch {
         self.learn();
         let known = self.instances.iter().find(|(known, _)| *known == id);
         known.map_or(Part::Card, |(_, part)| part.clone())
+    }
+
+    /// The next event of a set that is registered now.
+    fn wait(&mut self, millis: u32) -> Result<Option<Event>, Fault> {
+        let node = Arc::clone(&self.node);
+        node.session.call(|library| {
+            // No other initialisation comes during a call.
+            let session = node.session.number();
+            if self.session != session {
+                self.set = library.watch(self.card.as_str())?;
+                self.session = session;
+            }
+            library.next_event(&self.set, millis)
+        })
     }
 
     /// Lists the present instances, to identify them in later events.
@@ -78,9 +86,9 @@ impl Watch {
 
 impl CardEvents for Watch {
     fn next(&mut self, longest: Duration) -> Result<Option<CardEvent>, BackendError> {
-        let millis = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
+        let millis = u32::try_from(longest.min(WAIT).as_millis()).unwrap_or(u32::MAX);
         let event = |cause, part| Ok(Some(CardEvent { cause, part }));
-        match self.node.library.next_event(&self.set, millis) {
+        match self.wait(millis) {
             Ok(None) => Ok(None),
             Ok(Some(Event { xid, instance: None })) => event(Cause::Code(xid), Part::Card),
             Ok(Some(Event { xid, instance: Some(id) })) => event(Cause::Code(xid), self.part(id)),
@@ -92,6 +100,15 @@ impl CardEvents for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.node.library.unwatch(&self.set);
+        // A set of an earlier initialisation is gone.
+        let freed = self.node.session.call(|library| {
+            if self.session == self.node.session.number() {
+                library.unwatch(&self.set);
+            }
+            Ok(())
+        });
+        match freed {
+            Ok(()) | Err(_) => {}
+        }
     }
 }

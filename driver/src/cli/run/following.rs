@@ -1,5 +1,7 @@
 //! Follows the events of a run's card while the command runs.
 
+use std::sync::Arc;
+
 use aliquot_core::grant::Grant;
 use aliquot_core::health::{Cause, NoteOutcome, Subject};
 use aliquot_core::id::CardUuid;
@@ -36,7 +38,7 @@ pub(super) fn followed(
                     chain(&error)
                 ))?;
             }
-            Ok(Some(EventSource { card, events, book, era }))
+            Ok(Some(EventSource { card, events, book, era, replaced: Arc::default() }))
         }
         Err(why) => {
             let of = Subject { card: card.clone(), part: Part::Card };

@@ -8,6 +8,7 @@ use crate::events;
 use aliquot_sim_device::{
     Card, Device, FaultPlan, GpuInstance, Health, MigAccess, MigDevice, Struck, effective_user,
 };
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,6 +19,9 @@ static INITIALISED: AtomicU64 = AtomicU64::new(0);
 
 /// nvmlInit calls that found it at rest: after each, handles of cards are another's.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
+
+/// The driver's load at the last nvmlInit that found the library at rest; 0: its loads are not simulated.
+static LOAD: AtomicU64 = AtomicU64::new(0);
 
 /// What makes a card's index a handle: it looks like a pointer and is never followed.
 const HANDLE_BASE: u64 = 0x4e00_0000_0000;
@@ -71,8 +75,9 @@ pub(crate) fn enter(export: &'static str, body: impl FnOnce() -> Answer) -> u32 
 
 /// nvmlInit.
 pub(crate) fn init() -> Answer {
-    simulation().ok_or(DRIVER_NOT_LOADED)?;
+    let (device, _) = simulation().ok_or(DRIVER_NOT_LOADED)?;
     if INITIALISED.fetch_add(1, Ordering::AcqRel) == 0 {
+        LOAD.store(load_of(device), Ordering::Release);
         BEGUN.fetch_add(1, Ordering::AcqRel);
     }
     Ok(())
@@ -93,7 +98,14 @@ pub(crate) fn device() -> Answer<&'static Device> {
     if INITIALISED.load(Ordering::Acquire) == 0 {
         return Err(UNINITIALIZED);
     }
-    simulation().map(|(device, _)| device).ok_or(UNINITIALIZED)
+    let (device, _) = simulation().ok_or(UNINITIALIZED)?;
+    let load = LOAD.load(Ordering::Acquire);
+    if load != 0 && load != load_of(device) { Err(UNINITIALIZED) } else { Ok(device) }
+}
+
+/// Which load of the driver serves the cards: another file in the place of `driver-load` stands for another one.
+fn load_of(device: &Device) -> u64 {
+    std::fs::metadata(device.dir().join("driver-load")).map_or(0, |file| file.ino())
 }
 
 /// How far the handles of so many cards have moved on since the first nvmlInit.

@@ -1,0 +1,132 @@
+//! The driver's library, initialised anew when its driver is loaded anew.
+//!
+//! ```text
+//!   serving ── the kernel shows another load of the driver, or a call is told that the library is not initialised ──▶ stale
+//!      ▲                                                                                                          │ discovery
+//!      └───── the library is shut down, loaded and initialised; watches register again ◀──────────────────────────┘
+//! ```
+//!
+//! Calls share the library; the change waits until none is in progress. A wait for events is short for that reason.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use crate::ffi::{CreateFailure, Fault, Library, Profile};
+
+/// Where the kernel shows the driver, below the host's root. Made anew with each load of it, with another number.
+const MODULE: &str = "sys/module/nvidia";
+
+/// The library through all loads of the driver.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// The library's file; `None`: the one that the loader finds.
+    file: Option<PathBuf>,
+    /// Where the kernel shows the driver.
+    module: PathBuf,
+    loaded: RwLock<Loaded>,
+    /// A call was told that the library is not initialised.
+    is_stale: AtomicBool,
+    /// Goes up with every initialisation.
+    number: AtomicU64,
+}
+
+/// One initialisation.
+#[derive(Debug)]
+struct Loaded {
+    /// `None`: the driver is not there now.
+    library: Option<Library>,
+    /// Version of the driver.
+    driver: String,
+    /// Number of the driver's load in the kernel.
+    load: u64,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Loads and initialises the library. The kernel shows its driver below `host`, or below `/` if it does not.
+    pub(crate) fn open(file: Option<PathBuf>, host: &Path) -> Result<Self, Fault> {
+        let seen = host.join(MODULE);
+        let module = if seen.exists() { seen } else { Path::new("/").join(MODULE) };
+        let loaded = RwLock::new(Loaded::open(file.as_deref(), &module)?);
+        Ok(Self { file, module, loaded, is_stale: AtomicBool::new(false), number: AtomicU64::new(1) })
+    }
+
+    /// Calls the library.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&Library) -> Result<T, Fault>) -> Result<T, Fault> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        let answer = loaded.library.as_ref().ok_or(Fault::Unloaded).and_then(call);
+        if answer.as_ref().is_err_and(Fault::is_uninitialised) {
+            self.is_stale.store(true, Ordering::Release);
+        }
+        answer
+    }
+
+    /// Makes an instance, as [`Library::make`].
+    pub(crate) fn make(&self, uuid: &str, profile: &Profile, place: (u32, u32)) -> Result<(), CreateFailure> {
+        let mut made = Ok(());
+        let answer = self.call(|library| {
+            made = library.make(uuid, profile, place);
+            Ok(())
+        });
+        answer.map_err(CreateFailure::Nothing).and(made)
+    }
+
+    /// Initialises the library anew if the driver was loaded anew.
+    pub(crate) fn refresh(&self) -> Result<(), Fault> {
+        let is_served = |loaded: &Loaded| {
+            let is_stale = self.is_stale.load(Ordering::Acquire);
+            !is_stale && loaded.library.is_some() && loaded.load == number_of(&self.module)
+        };
+        if is_served(&self.loaded.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(());
+        }
+        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        if is_served(&loaded) {
+            return Ok(());
+        }
+        // It is shut down first: the library counts its initialisations.
+        loaded.library = None;
+        *loaded = Loaded::open(self.file.as_deref(), &self.module)?;
+        self.is_stale.store(false, Ordering::Release);
+        self.number.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Number of the initialisation: handles of an earlier one are void.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Version of the driver.
+    pub(crate) fn driver(&self) -> String {
+        self.loaded.read().unwrap_or_else(PoisonError::into_inner).driver.clone()
+    }
+
+    /// The driver that serves the cards, and its load as the kernel numbers it, where it shows that.
+    pub(crate) fn load(&self) -> String {
+        let plain = |c: char| if c.is_ascii_graphic() { c } else { '?' };
+        let version: String = self.driver().chars().take(64).map(plain).collect();
+        format!("{version}/{}", number_of(&self.module))
+    }
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    fn open(file: Option<&Path>, module: &Path) -> Result<Self, Fault> {
+        // Before the library looks: a driver that is loaded meanwhile is another one.
+        let load = number_of(module);
+        let library = file.map_or_else(Library::load, Library::load_from)?;
+        let driver = library.driver()?;
+        Ok(Self { library: Some(library), driver, load })
+    }
+}
+
+/// Number of the driver's load; 0 if the kernel does not show it.
+fn number_of(module: &Path) -> u64 {
+    fs::metadata(module).map_or(0, |module| module.ino())
+}

@@ -1,0 +1,79 @@
+//! The vendor's driver is loaded anew under a running agent.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use aliquot_sim_device::Card;
+use aliquot_tests::fake_apiserver::FakeApiServer;
+use aliquot_tests::fake_kubelet::FakeKubelet;
+use aliquot_tests::machine::Machine;
+use serde_json::{Value, json};
+
+const OF_THE_CARD: u64 = 48;
+
+/// Puts another driver under the library and into the kernel.
+fn load_driver(machine: &Machine, host: &Path, number: u32) {
+    let (next, file) = (machine.bench.cards().join("next"), machine.bench.cards().join("driver-load"));
+    fs::write(&next, number.to_string()).unwrap();
+    fs::rename(next, file).unwrap();
+    let modules = host.join("sys/module");
+    let next = modules.join("next");
+    fs::create_dir_all(&next).unwrap();
+    if number > 1 {
+        fs::rename(modules.join("nvidia"), modules.join(format!("unloaded-{number}"))).unwrap();
+    }
+    fs::rename(next, modules.join("nvidia")).unwrap();
+}
+
+/// Reports an error until the agent has noted it.
+async fn report(machine: &Machine, card: &Card) {
+    let began = Instant::now();
+    while !fs::read_to_string(machine.state().join("health")).is_ok_and(|notes| notes.contains("code 48 ")) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing is noted");
+        card.raise_xid(OF_THE_CARD, None);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn devices(slices: &[Value]) -> impl Iterator<Item = &Value> {
+    slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten()
+}
+
+fn is_tainted(device: &Value) -> bool {
+    device["taints"]
+        .as_array()
+        .is_some_and(|taints| taints.iter().any(|t| t["key"] == json!("aliquot.dev/unhealthy")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reload_of_the_driver_is_followed_and_ends_its_errors() {
+    let (machine, server, kubelet) =
+        (Machine::of("[[card]]"), FakeApiServer::start(), FakeKubelet::default());
+    let host = machine.dir().join("host");
+    fs::create_dir(&host).unwrap();
+    load_driver(&machine, &host, 1);
+    let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
+    plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
+    plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(&host);
+    let mut plugin = plugin.stderr(Stdio::null()).spawn().unwrap();
+    kubelet.register().await;
+    let whole = |slices: &[Value]| devices(slices).count() > 0 && !devices(slices).any(is_tainted);
+    let unhealthy = |slices: &[Value]| devices(slices).any(is_tainted);
+    server.wait_for("resourceslices", whole).await;
+    let card = machine.bench.device().card(0).unwrap().clone();
+    report(&machine, &card).await;
+    server.wait_for("resourceslices", unhealthy).await;
+
+    load_driver(&machine, &host, 2);
+    server.wait_for("resourceslices", whole).await;
+    // What the new driver reports counts for it.
+    fs::remove_file(machine.state().join("health")).unwrap();
+    report(&machine, &card).await;
+    server.wait_for("resourceslices", unhealthy).await;
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+}
