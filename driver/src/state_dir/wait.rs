@@ -127,9 +127,11 @@ fn missed((file, errno): (File, Errno)) -> LockFailure {
 impl LockHolder {
     /// The holder of a file's lock: as the kernel says, else as a holder wrote into the file.
     fn of(file: &File) -> Self {
-        let note = Note::read(file);
-        let noted = note.map(|note| note.pid);
-        let pid = file.metadata().ok().and_then(|found| of_kernel(found.ino())).or(noted);
+        let holder = file.metadata().ok().and_then(|found| of_kernel(found.ino()));
+        // A holder writes its note after it has the lock: until then the note is that of an earlier holder.
+        let own = |note: &Note| holder.is_none_or(|holder| numbers(holder).contains(&note.pid));
+        let note = Note::read(file).filter(own);
+        let pid = holder.or(note.map(|note| note.pid));
         Self { pid, command: pid.and_then(command), role: note.map_or(Role::Command, |note| note.role) }
     }
 
@@ -172,6 +174,14 @@ fn of_kernel(inode: u64) -> Option<u32> {
         let found = at.rsplit(':').next()?.parse::<u64>().ok()?;
         pid.parse().ok().filter(|pid| found == inode && *pid != 0)
     })
+}
+
+/// Every number of a process: its own, and those in the containers that it runs in, which it writes into its note.
+fn numbers(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    let nested = line.split_ascii_whitespace().filter_map(|number| number.parse().ok());
+    nested.chain([pid]).collect()
 }
 
 // === impl Note ===

@@ -327,3 +327,27 @@ fn wait_for_a_lock_names_its_holder_and_ends() {
     let output = release().wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
+
+/// Between an agent's end and the note of the next holder lie moments in which the note is still the agent's.
+#[test]
+fn note_of_an_agent_that_ended_refuses_no_command() {
+    let local = Local::new("t4-2");
+    fs::create_dir(local.state()).unwrap();
+    drop(local.open());
+    let path = local.state().join("lock");
+    fs::write(&path, format!("{}\nagent\n", std::process::id() - 1)).unwrap();
+    let lock = fs::File::open(&path).unwrap();
+    lock.lock().unwrap();
+    let mut release = Command::new(aliquot());
+    release.args(["release", "--all", "--node", "t4-2", "--state"]).arg(local.state());
+    let mut waiting = release.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let line = BufReader::new(waiting.stderr.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(line.starts_with(&format!("waiting for process {} (", std::process::id())), "{line}");
+    // The holder's own note is believed.
+    fs::write(&path, format!("{}\nagent\n", std::process::id())).unwrap();
+    let refused = release.output().unwrap();
+    assert!(refused.status.code() == REFUSED, "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("the node agent (process "), "{refused:?}");
+    drop(lock);
+    assert_eq!(waiting.wait().unwrap().code(), Some(0));
+}
