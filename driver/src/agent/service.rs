@@ -39,8 +39,9 @@ const TAKEOVER: Duration = Duration::from_secs(35);
 const CLAIMS_MAX: usize = 256;
 /// Longest namespace or name, in bytes, as the API has it.
 const NAME_BYTES_MAX: usize = 253;
-/// Most calls of the node at once; further ones wait for their turn.
-const CALLS_MAX: usize = 64;
+/// Most calls of the node at once; further ones wait for their turn, and none is refused. It is above the Pods of a node (110 by
+/// default): a card whose driver hangs holds the calls of its own claims, and those for other cards go on.
+const CALLS_MAX: usize = 256;
 
 /// The handler of the kubelet's calls.
 pub struct ClaimService(Arc<ServiceState>);

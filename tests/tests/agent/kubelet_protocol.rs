@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aliquot_backend_sim::Personality;
 use aliquot_core::dra::{AttributeValue, ResourceClaim};
-use aliquot_core::ports::DeviceBackend;
+use aliquot_core::ports::{DeviceBackend, ExpectedPartition};
 use aliquot_driver::ports::{DesiredSlices, EventObject, EventSeverity, Truth};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
@@ -365,12 +365,12 @@ impl Random {
 enum Start {
     /// Nothing.
     Again,
-    /// The machine starts anew.
+    /// The machine starts anew: the CDI directory is empty, and instances are gone.
     Reboot,
 }
 
 impl Bench {
-    /// Kills the agent and starts another one on what is left; after a reboot the CDI directory is empty.
+    /// Kills the agent and starts another one on what is left.
     async fn restart(self, start: Start) -> Self {
         let Self { world, kubelet, cluster, agent, plugin } = self;
         drop(plugin);
@@ -378,6 +378,9 @@ impl Bench {
         if start == Start::Reboot {
             // A directory that no claim has needed yet is absent.
             drop(std::fs::remove_dir_all(world.state().join("cdi")));
+            for live in world.live() {
+                world.hardware().destroy_partition(&live.at, &ExpectedPartition::Any).unwrap();
+            }
         }
         let (node, recovery) = eventually(|| world.try_open(None).ok()).await;
         assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);
@@ -389,32 +392,52 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn random_calls_kills_and_reboots_converge() {
-    let seed = u64::from(std::process::id());
+async fn random_calls_kills_outages_and_errors_converge() {
+    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(|| std::process::id().into());
     println!("seed {seed}");
     let mut random = Random(seed);
     let (small, slice) = (SHARE, Want { part: "1g.10gb at 2", ..PARTITION });
+    // All but the second are on the card that breaks.
     let shapes: [&[Want]; 4] = [&[small], &[PARTITION], &[small, slice], &[small, small]];
     let uids: Vec<String> = (0..4).map(|n| format!("c{n}")).collect();
     let claims: Vec<(&str, &[Want])> = uids.iter().map(String::as_str).zip(shapes).collect();
     let mut bench = Bench::new("mixed", &claims).await;
-    let mut held = std::collections::BTreeMap::new();
-    for _ in 0..60 {
+    let card = bench.world.hardware().discover().unwrap().cards[2].uuid.clone();
+    let (mut held, mut away, mut works) = (std::collections::BTreeMap::new(), false, true);
+    for _ in 0..80 {
         let uid = &uids[random.below(uids.len())];
-        match random.below(8) {
+        match random.below(10) {
             0..4 => {
-                let names = bench.prepare(uid).await.unwrap();
-                assert_eq!(*held.entry(uid.clone()).or_insert_with(|| names.clone()), names, "{uid}");
+                let answer = bench.prepare(uid).await;
+                let fits = works || uid == "c1" || held.contains_key(uid);
+                assert_eq!(answer.is_ok(), fits && !away, "seed {seed}: {uid}: {answer:?}");
+                if let Ok(names) = answer {
+                    assert_eq!(*held.entry(uid.clone()).or_insert_with(|| names.clone()), names, "{uid}");
+                }
             }
             4..6 => {
-                assert_eq!(bench.unprepare(uid).await, "", "{uid}");
+                assert_eq!(bench.unprepare(uid).await, "", "seed {seed}: {uid}");
                 held.remove(uid);
             }
             6 => bench = bench.restart(Start::Again).await,
-            _ => bench = bench.restart(Start::Reboot).await,
+            7 => bench = bench.restart(Start::Reboot).await,
+            8 => {
+                away = !away;
+                bench.cluster.set_away(away);
+            }
+            _ => {
+                works = !works;
+                let broken = aliquot_core::card::Health::Unhealthy("it smells".to_owned());
+                let health = if works { aliquot_core::card::Health::Healthy } else { broken };
+                bench.world.hardware().set_health(&card, &health).unwrap();
+            }
         }
+        let node = bench.world.look().unwrap();
+        node.invariants().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(node.claims().count(), held.len(), "seed {seed}");
         let cdi = std::fs::read_dir(bench.world.state().join("cdi")).into_iter().flatten().count();
-        assert_eq!(cdi, held.len());
+        assert_eq!(cdi, held.len(), "seed {seed}");
     }
     for uid in &uids {
         assert_eq!(bench.unprepare(uid).await, "");

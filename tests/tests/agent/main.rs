@@ -1,7 +1,10 @@
 //! The node agent: kubelet protocol, publication, Kubernetes client and manifests of its deployment.
 
+mod api_kills;
+mod burst;
 mod cluster_client;
 mod deploy;
+mod directories;
 mod doctor;
 mod driver_reload;
 mod health;

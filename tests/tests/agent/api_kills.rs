@@ -1,0 +1,122 @@
+//! The agent is killed at each of its calls of the API server, for each shape of claim; the next agent ends what it began.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
+use aliquot_tests::node::{Want, World, claim};
+use aliquot_tests::running_agent::{FakeCluster, RunningAgent, Side};
+
+const UID: &str = "c1a1";
+const NAMED: [(&str, &str, &str); 1] = [("test", "claim-c1a1", UID)];
+
+/// Personality, policy and parts of a claim.
+type Shape = (&'static str, &'static str, &'static [Want]);
+
+const fn want(card: u32, part: &'static str, memory_mib: Option<u64>) -> Want {
+    Want { card, part, memory_mib, cores: if memory_mib.is_some() { 10 } else { 0 } }
+}
+
+const SHAPES: [Shape; 6] = [
+    ("t4-2", "", &[want(0, "card", Some(4096))]),
+    ("h200", "", &[want(0, "1g.18gb at 2", None)]),
+    ("h200", "", &[want(0, "3g.71gb at 4", Some(8192))]),
+    ("ascend-910b4", "", &[want(0, "vir05_1c_8g at 0", None), want(1, "vir10_3c_16g at 1", None)]),
+    ("ascend-310p", "", &[want(0, "vir02 at vg1", None)]),
+    ("h200", "default = \"whole\"", &[want(0, "card", None)]),
+];
+
+/// What the kubelet asks for when the agent is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Prepare,
+    Unprepare,
+}
+
+async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "not within 30 s");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn call(plugin: &Plugin, call: Call) -> Result<(), String> {
+    match call {
+        Call::Prepare => plugin.prepare(&NAMED).await.remove(UID).unwrap().map(drop),
+        Call::Unprepare => match plugin.unprepare(&NAMED).await.remove(UID).unwrap() {
+            error if error.is_empty() => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+/// Kills an agent at its call number `calls`; whether it came to that call.
+async fn kill_at(shape: &Shape, begun: Call, calls: usize, side: Side) -> bool {
+    let (personality, policy, wants) = shape;
+    let (world, kubelet) = (World::new(personality, policy), FakeKubelet::default());
+    let cluster = Arc::new(FakeCluster::default());
+    let node = world.open();
+    cluster.put(&claim(&node, UID, wants));
+    let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+    let plugin = kubelet.register().await;
+    if begun == Call::Unprepare {
+        call(&plugin, Call::Prepare).await.unwrap();
+        eventually(|| cluster.statuses.lock().get(UID).cloned()).await;
+    }
+    cluster.kill_after(calls, side);
+    let asked = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { call(&plugin, begun).await })
+    };
+    // The status is written behind the answer; what comes later has no call of the API server.
+    let reached = tokio::time::timeout(Duration::from_millis(700), cluster.reached()).await.is_ok();
+    asked.abort();
+    drop(plugin);
+    agent.kill().await;
+    cluster.bury();
+
+    let (node, recovery) = eventually(|| world.try_open(None).ok()).await;
+    assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);
+    node.invariants().unwrap();
+    let cluster = Arc::new(cluster.of_next_agent());
+    let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+    let plugin = kubelet.register().await;
+    call(&plugin, Call::Prepare).await.unwrap();
+    world.look().unwrap().invariants().unwrap();
+    let status = eventually(|| cluster.statuses.lock().get(UID).cloned()).await;
+    assert_eq!(status.len(), wants.len());
+    call(&plugin, Call::Unprepare).await.unwrap();
+    agent.stop().await;
+    let node = world.open();
+    node.invariants().unwrap();
+    assert_eq!((node.claims().count(), world.live().len()), (0, 0));
+    reached
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_killed_at_any_api_call_converges() {
+    let mut points = 0;
+    for shape in &SHAPES {
+        for (begun, side) in
+            [(Call::Prepare, Side::Before), (Call::Prepare, Side::Behind), (Call::Unprepare, Side::Before)]
+        {
+            let mut calls = 0;
+            while kill_at(shape, begun, calls, side).await {
+                calls += 1;
+                points += 1;
+                assert!(calls < 20, "{shape:?}: calls of the API server without end");
+            }
+            assert!(
+                begun == Call::Unprepare || calls >= 2,
+                "{shape:?}: a claim is read, and its status written"
+            );
+        }
+    }
+    println!("{points} points");
+}
