@@ -77,7 +77,7 @@ impl Feed<'_> {
     }
 }
 
-fn terms(feed: &mut Feed<'_>) -> [share::PaceTerms; 3] {
+fn terms(feed: &mut Feed<'_>) -> [share::Terms; 3] {
     // Guarantees together are at most the card, as the allocator ensures.
     let mut left = 1_000_000;
     std::array::from_fn(|_| {
@@ -86,7 +86,7 @@ fn terms(feed: &mut Feed<'_>) -> [share::PaceTerms; 3] {
         let (lending, priority) = (feed.byte(), u32::from(feed.byte() % 3));
         let lending =
             [BorrowPolicy::Cap, BorrowPolicy::Burst, BorrowPolicy::BestEffort][usize::from(lending % 3)];
-        share::PaceTerms { guaranteed, lending, priority }
+        share::Terms { guaranteed, lending, priority }
     })
 }
 
@@ -118,7 +118,7 @@ struct Run<'a> {
     view: UsageView<'a>,
     now: Nanos,
     processes: [(Pace, Marks); PROCESSES],
-    tenants: [(share::PaceTerms, Tenant); 3],
+    tenants: [(share::Terms, Tenant); 3],
 }
 
 impl Run<'_> {
