@@ -10,8 +10,8 @@
 //! A backend like every vendor's, with the same five files. No mode of a card is ever switched; on a card that is in MIG mode
 //! instances are made and destroyed as the journal says. Shares are held by the shim in the tenants' processes.
 //!
-//! - Each call queries the library anew, and `session` initialises the library anew after a reload of the driver. A card without an answer is named with the reason; the others are
-//!   reported.
+//! - Each call queries the library anew, and `session` initialises the library anew after a reload of the driver. A card
+//!   without an answer is named with the reason; the others are reported.
 //! - A card in MIG mode offers partitions and nothing else, to users with the right to create instances.
 //!   Instances made outside Aliquot are left alone. A card with an unreadable mode accepts no claims.
 //! - A card outside the catalogue gets a model made from what the library reports.
