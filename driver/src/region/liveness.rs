@@ -171,6 +171,18 @@ impl OwnedSlot<'_> {
         byte_lock(libc::F_WRLCK, byte.unwrap_or_else(|_| of_process()))
     }
 
+    /// The owner's pid in the pid namespace `here`, which is this process's; `None` if the kernel does not tell it.
+    pub(super) fn pid_here(&self, usage: &File, here: u64) -> Option<u32> {
+        let of = self.slot.pid_namespace().load(Ordering::Acquire);
+        if of == here || of == 0 {
+            return Some(pid_of(self.owner));
+        }
+        match holder(usage, self.lock()) {
+            Some(Life::Held { pid }) => pid,
+            Some(Life::Named { .. } | Life::Dead) | None => None,
+        }
+    }
+
     /// The liveness to report: the lock's holder, or whether the evidence is the tenant's own words.
     pub(super) fn life(&self, usage: &File, processes: &Processes) -> Life {
         let here = self.slot.pid_namespace().load(Ordering::Acquire) == processes.namespace;

@@ -452,6 +452,25 @@ fn process_of_another_pid_namespace_lives_with_its_lock() {
 }
 
 #[test]
+fn owner_of_another_pid_namespace_has_its_pid_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(&dir);
+    place.ensure(&Disk::default(), &wanted(8 * MIB)).unwrap();
+    let watched = UsageFile::open(&place.usage()).unwrap();
+    let (mut child, number) = start_tenant(dir.path(), Does::Reserves);
+    let slot = watched.view().unwrap().slot(number).unwrap();
+    let began = slot.start_time().load(Ordering::SeqCst);
+    assert_eq!(watched.owners().collect::<Vec<_>>(), [(child.id(), began)]);
+    // In a container it has another pid, which may be one of another process here.
+    slot.pid_namespace().store(liveness::own_namespace() + 1, Ordering::SeqCst);
+    slot.owner().store(1 << 32 | 7, Ordering::SeqCst);
+    assert_eq!(watched.owners().collect::<Vec<_>>(), [(child.id(), began)]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(watched.owners().count(), 0, "the kernel names no holder");
+}
+
+#[test]
 fn leaked_card_memory_of_exited_processes_is_billed() {
     let dir = tempfile::tempdir().unwrap();
     let place = place(&dir);

@@ -26,7 +26,7 @@ use std::os::fd::AsFd;
 
 use crate::clock::monotonic;
 
-use super::liveness::{Fate, OwnedSlot, Processes, byte_lock, pid_of};
+use super::liveness::{Fate, OwnedSlot, Processes, byte_lock, own_namespace, pid_of};
 use super::mapping::{Image, Mapping};
 use super::{bytes_of, fault, open, open_to_look};
 
@@ -145,10 +145,16 @@ impl UsageFile {
         self.mapping.usage().map_err(fault)
     }
 
-    /// Pid and start time in each process slot, as the tenant wrote them; exited processes included until their slots are free.
+    /// Pid in this process's namespace, and start time, of each process slot. Both as the tenant wrote them where it is of this pid
+    /// namespace, exited processes included until their slots are free. Of a process of another one, as those of a container
+    /// are, the kernel names the holder of the slot's lock; one that holds none has no pid here.
     pub fn owners(&self) -> impl Iterator<Item = (u32, u64)> {
+        let here = own_namespace();
         let slots = self.view().into_iter().flat_map(taken).filter(|taken| !taken.is_lent());
-        slots.map(|taken| (pid_of(taken.owner), taken.slot.start_time().load(Ordering::Relaxed)))
+        slots.filter_map(move |taken| {
+            let pid = taken.pid_here(&self.file, here)?;
+            Some((pid, taken.slot.start_time().load(Ordering::Relaxed)))
+        })
     }
 
     /// Whether any owner of a slot is alive, or any process still has memory of an exited owner.

@@ -240,6 +240,13 @@ impl Card {
         self.part.as_ref().map(|part| part.serial)
     }
 
+    /// The pid of a seat's process as a driver reports it: in the namespace of the process that asks. `pid` is the one that the
+    /// process has in its own, which stands for it where it has none here.
+    fn pid_here(&self, index: usize, pid: u64) -> u32 {
+        let own = || u32::try_from(pid).unwrap_or(0);
+        mapping::holder_here(self.alive, self.byte(index)).unwrap_or_else(own)
+    }
+
     /// Releases memory of exited processes, unless a child that they forked has the files. Under the lock.
     fn reap_locked(&self, state: &mut State, now: u64) {
         state.reaped_at = now;
@@ -371,16 +378,17 @@ impl Card {
             let at = monotonic_nanos();
             state.play(self.node.slice_nanos, at);
             self.reap_locked(state, at);
-            let seats = state.seats.iter().zip(&state.works).take(state.used());
-            let processes =
-                seats.filter(|(seat, _)| seat.pid != 0 && seat.left == 0).map(|(seat, work)| Process {
-                    pid: u32::try_from(seat.pid).unwrap_or(0),
+            let seats = state.seats.iter().zip(&state.works).take(state.used()).enumerate();
+            let processes = seats.filter(|(_, (seat, _))| seat.pid != 0 && seat.left == 0).map(
+                |(index, (seat, work))| Process {
+                    pid: self.pid_here(index, seat.pid),
                     held_bytes: seat.held_bytes(),
                     held_by_kind: seat.held,
                     high_water_bytes: seat.high_water,
                     device_nanos: work.done,
                     utilization: seat.windows.percent(at),
-                });
+                },
+            );
             Moment {
                 at,
                 in_use: state.in_use,

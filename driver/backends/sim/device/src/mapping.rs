@@ -410,6 +410,15 @@ pub(crate) fn held_by_another(alive: RawFd, byte: u64) -> bool {
     answer != 0 || libc::c_int::from(lock.l_type) != libc::F_UNLCK
 }
 
+/// The other process that holds the seat, by its pid in this process's namespace; `None` if there is none, or it has no pid here.
+pub(crate) fn holder_here(alive: RawFd, byte: u64) -> Option<u32> {
+    let mut lock = lock_byte(byte, libc::F_WRLCK);
+    // SAFETY: an open descriptor and a valid record, which the kernel fills in.
+    let answer = unsafe { libc::fcntl(alive, libc::F_GETLK, &raw mut lock) };
+    let is_held = answer == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK;
+    u32::try_from(lock.l_pid).ok().filter(|pid| is_held && *pid != 0)
+}
+
 /// The monotonic clock, in nanoseconds.
 #[must_use]
 pub fn monotonic_nanos() -> u64 {

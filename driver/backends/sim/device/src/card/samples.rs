@@ -60,12 +60,16 @@ impl Card {
         self.with(|state| {
             state.play(self.node.slice_nanos, now);
             self.reap_locked(state, now);
-            let here = state.seats.iter().take(state.used()).map(|seat| (seat.pid, percent(&seat.windows)));
-            let left = state.departed.iter().map(|left| (left.pid, percent(&left.windows)));
+            let seats = state.seats.iter().take(state.used()).enumerate().filter(|(_, seat)| seat.pid != 0);
+            let here = seats.map(|(index, seat)| (self.pid_here(index, seat.pid), percent(&seat.windows)));
+            let left = state.departed.iter().map(|left| {
+                let pid = u32::try_from(left.pid).unwrap_or(0);
+                (pid, percent(&left.windows))
+            });
             let left = left.filter(|(_, percent)| *percent > 0);
             let mut found = BTreeMap::new();
             for (pid, percent) in here.chain(left).filter(|(pid, _)| *pid != 0) {
-                let sum = found.entry(u32::try_from(pid).unwrap_or(0)).or_insert(0);
+                let sum = found.entry(pid).or_insert(0);
                 *sum = percent.saturating_add(*sum).min(100);
             }
             found
