@@ -191,9 +191,18 @@ impl Library {
         Ok(self.0.device_count()?)
     }
 
-    /// What a card says of itself.
+    /// What the card at an index says of itself.
     pub(crate) fn facts(&self, index: u32) -> Result<Facts, Fault> {
-        let device = self.0.device_by_index(index)?;
+        self.told(index, &self.0.device_by_index(index)?)
+    }
+
+    /// What one card says of itself; no other card is asked.
+    pub(crate) fn facts_of(&self, uuid: &str) -> Result<Facts, Fault> {
+        let device = self.0.device_by_uuid(uuid)?;
+        self.told(device.index()?, &device)
+    }
+
+    fn told(&self, index: u32, device: &Device<'_>) -> Result<Facts, Fault> {
         let pci = device.pci_info()?;
         let capability = device.cuda_compute_capability()?;
         Ok(Facts {
@@ -203,9 +212,9 @@ impl Library {
             minor: optional(device.minor_number())?,
             pci: pci.bus_id,
             pci_id: pci.pci_device_id,
-            memory: memory(&device),
+            memory: memory(device),
             capability: (capability.major, capability.minor),
-            mig: self.mig(&device),
+            mig: self.mig(device),
         })
     }
 

@@ -168,9 +168,16 @@ impl NvidiaNode {
         Ok(found)
     }
 
-    /// One card, and what was read of it.
+    /// One card, and what was read of it. The others are not asked: one that hangs delays nothing here.
     fn card(&self, uuid: &CardUuid) -> Result<(Card, Facts), BackendError> {
-        let found = self.look().map_err(|fault| health::error(format!("find card {uuid}"), fault))?;
+        let failed = |fault| health::error(format!("find card {uuid}"), fault);
+        self.session.refresh().map_err(failed)?;
+        let facts = match self.session.call(|library| library.facts_of(uuid.as_str())) {
+            Err(fault) if fault.is_nothing() => return Err(BackendError::UnknownCard(uuid.clone())),
+            facts => facts.map_err(failed)?,
+        };
+        let mut found = Discovery::default();
+        found.add(facts.index, Ok(facts), &self.session.driver(), &self.catalogue);
         let mut both = found.cards.into_iter().zip(found.facts);
         both.find(|(card, _)| card.uuid == *uuid).ok_or_else(|| BackendError::UnknownCard(uuid.clone()))
     }
