@@ -29,6 +29,19 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     escaped(text, push_code)
 }
 
+/// The text in one line of at most about `max` bytes: where it was cut there is `…`.
+pub(crate) fn line_of(text: &str, max: usize) -> String {
+    // Codes only grow a text: more than this of it is never kept, so that a huge one is not escaped whole.
+    let kept = text.char_indices().map(|(at, _)| at).find(|at| *at >= max).unwrap_or(text.len());
+    let mut line = line(&text[..kept]).into_owned();
+    let cut = line.char_indices().map(|(at, _)| at).find(|at| *at >= max);
+    line.truncate(cut.unwrap_or(line.len()));
+    if kept < text.len() || cut.is_some() {
+        line.push('…');
+    }
+    line
+}
+
 /// A JSON text with hidden characters as JSON writes them; its own line breaks are kept.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
     escaped(text, |c, out| {
@@ -93,6 +106,9 @@ mod tests {
         assert_eq!(lines("x\u{202e}y\u{feff}"), "x\\u{202e}y\\u{feff}");
         assert_eq!(lines("a &&\n\tb\nerror: c"), "a &&\n        b\n    error: c");
         assert_eq!(line("a\nb"), "a\\nb");
+        assert_eq!(line_of("a\nb", 4), "a\\nb");
+        assert_eq!(line_of("a\n½ and more", 6), "a\\n½ …");
+        assert_eq!(line_of("\u{202e}\u{202e}", 9), "\\u{202e}\\…");
         assert_eq!(json("{\n\"\u{7f}\u{e0041}\"}"), "{\n\"\\u007f\\udb40\\udc41\"}");
     }
 

@@ -59,7 +59,7 @@ pub(super) async fn run(
 
 fn tell(before: &BTreeSet<CardCondition>, now: &BTreeSet<CardCondition>, events: &dyn EventSink) {
     let publish = |severity, reason, message: String| {
-        let message = printable::line(&message).chars().take(TEXT_MAX).collect();
+        let message = printable::line_of(&message, TEXT_MAX);
         events.publish(AgentEvent { about: EventObject::Node, severity, reason, message });
     };
     for (kind, what, why) in now.difference(before) {

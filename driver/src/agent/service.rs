@@ -26,6 +26,7 @@ use crate::clock;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
 use crate::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
 use crate::prepare::{PrepareError, PreparedClaim};
+use crate::printable;
 
 /// A call ends after so long: the kubelet's own limit is 45 s.
 const CALL: Duration = Duration::from_secs(40);
@@ -37,6 +38,8 @@ const OVERLAP: Duration = Duration::from_secs(20);
 const TAKEOVER: Duration = Duration::from_secs(35);
 /// Most claims of one call. A Pod has far fewer; more would only fill memory.
 const CLAIMS_MAX: usize = 256;
+/// Longest error of a UID, which repeats part of it.
+const UID_ERROR_MAX: usize = 400;
 /// Longest namespace or name, in bytes, as the API has it.
 const NAME_BYTES_MAX: usize = 253;
 /// Most calls of the node at once; further ones wait for their turn, and none is refused. It is above the Pods of a node (110 by
@@ -159,7 +162,8 @@ fn reference(claim: &WireClaim, place: usize) -> Result<ClaimReference, AgentErr
             shown(&claim.uid)
         )));
     }
-    let uid = ClaimUid::new(claim.uid.as_str()).map_err(|error| refuse(error.to_string()))?;
+    let uid = ClaimUid::new(claim.uid.as_str())
+        .map_err(|error| refuse(printable::line_of(&error.to_string(), UID_ERROR_MAX)))?;
     for (field, text) in [("namespace", &claim.namespace), ("name", &claim.name)] {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
         if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(plain) {
@@ -174,7 +178,7 @@ fn reference(claim: &WireClaim, place: usize) -> Result<ClaimReference, AgentErr
 
 /// Untrusted text for a message.
 fn shown(text: &str) -> String {
-    text.chars().take(80).flat_map(char::escape_debug).collect()
+    printable::line_of(text, 80)
 }
 
 fn refuse(message: String) -> AgentError {

@@ -16,6 +16,7 @@ use crate::error_text::chain;
 use crate::node::{NodeService, NodeSnapshot};
 use crate::ports::AgentError;
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
+use crate::printable;
 use crate::run::record::{SweepOutcome, sweep};
 
 /// A claim of the journal.
@@ -177,7 +178,10 @@ pub(super) fn may_clear(error: &PrepareError) -> bool {
     }
 }
 
-/// The error for other parts: its causes in one line, and what the caller does.
+/// Longest text of an error that the kubelet, an Event and the log repeat: names in it may come from anywhere.
+const TEXT_MAX: usize = 1000;
+
+/// The error for other parts: its causes in one printable line, and what the caller does.
 pub(super) fn agent_error(error: &PrepareError) -> AgentError {
-    AgentError { message: chain(error), disposition: error.disposition() }
+    AgentError { message: printable::line_of(&chain(error), TEXT_MAX), disposition: error.disposition() }
 }

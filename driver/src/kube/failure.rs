@@ -99,19 +99,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// A text from outside as one printable line of bounded length.
 pub(super) fn printable(text: &str) -> String {
-    let mut line = String::new();
-    for c in text.chars() {
-        if line.len() >= TEXT_MAX {
-            line.push('…');
-            break;
-        }
-        match c {
-            '\n' | '\t' | '\r' => line.push(' '),
-            c if c.is_control() => line.extend(c.escape_default()),
-            c => line.push(c),
-        }
-    }
-    line
+    crate::printable::line_of(&text.replace(['\n', '\t', '\r'], " "), TEXT_MAX)
 }
 
 #[cfg(test)]

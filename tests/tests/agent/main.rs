@@ -8,6 +8,7 @@ mod directories;
 mod doctor;
 mod driver_reload;
 mod health;
+mod hostile_names;
 mod kubelet_protocol;
 mod metrics;
 mod publisher;

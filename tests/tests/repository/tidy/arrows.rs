@@ -145,7 +145,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
     ),
     ("manifest", &["prepare"]),
     ("kubelet", &["ports"]),
-    ("kube", &["clock", "ports", "config", "checkpoint", "manifest"]),
+    ("kube", &["printable", "clock", "ports", "config", "checkpoint", "manifest"]),
     (
         "agent",
         &[
@@ -299,40 +299,75 @@ fn folders_named(line: &str) -> impl Iterator<Item = &str> {
     starts.map(|at| line[at..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or(""))
 }
 
-#[test]
-fn arrows_between_module_folders_are_those_of_the_table() {
+/// Arrows of the table that do not point upwards, and uses in these files (path, text) that the table does not have.
+fn wrong_uses(crate_root: &str, folders: &[Uses], files: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (crate_root, folders) in FOLDERS {
-        for (place, (folder, uses)) in folders.iter().enumerate() {
-            let above: Vec<_> = folders[..place].iter().map(|(name, _)| *name).collect();
-            let upwards = uses.iter().filter(|used| !above.contains(used));
-            wrong.extend(
-                upwards.map(|used| format!("{crate_root}{folder}: `{used}` is not above it in the table")),
-            );
-        }
-        for (file, text) in rust_files() {
-            let Some(inside) = file.strip_prefix(crate_root) else { continue };
-            let own = inside.split('/').next().unwrap_or("").trim_end_matches(".rs");
-            let Some((_, uses)) = folders.iter().find(|(name, _)| *name == own) else {
-                if !ROOT_FILES.contains(&own) {
-                    wrong.push(format!("{file}: lies in no folder of the table"));
-                }
-                continue;
-            };
-            // So many steps up from a file of this depth leave its folder.
-            let leaves = "super::".repeat(inside.split('/').count().max(2));
-            for (number, line) in
-                text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
-            {
-                let named = folders_named(line).filter(|named| *named != own && !uses.contains(named));
-                wrong.extend(
-                    named.map(|named| format!("{file}:{}: `{own}` does not use `{named}`", number + 1)),
-                );
-                if line.contains(&leaves) {
-                    wrong.push(format!("{file}:{}: name the folder after `crate::`", number + 1));
-                }
+    for (place, (folder, uses)) in folders.iter().enumerate() {
+        let above: Vec<_> = folders[..place].iter().map(|(name, _)| *name).collect();
+        let upwards = uses.iter().filter(|used| !above.contains(used));
+        wrong.extend(
+            upwards.map(|used| format!("{crate_root}{folder}: `{used}` is not above it in the table")),
+        );
+    }
+    for (file, text) in files {
+        let Some(inside) = file.strip_prefix(crate_root) else { continue };
+        let own = inside.split('/').next().unwrap_or("").trim_end_matches(".rs");
+        let Some((_, uses)) = folders.iter().find(|(name, _)| *name == own) else {
+            if !ROOT_FILES.contains(&own) {
+                wrong.push(format!("{file}: lies in no folder of the table"));
+            }
+            continue;
+        };
+        // So many steps up from a file of this depth leave its folder.
+        let leaves = "super::".repeat(inside.split('/').count().max(2));
+        for (number, line) in
+            text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+        {
+            let named = folders_named(line).filter(|named| *named != own && !uses.contains(named));
+            wrong.extend(named.map(|named| format!("{file}:{}: `{own}` does not use `{named}`", number + 1)));
+            if line.contains(&leaves) {
+                wrong.push(format!("{file}:{}: name the folder after `crate::`", number + 1));
             }
         }
     }
+    wrong
+}
+
+#[test]
+fn arrows_between_module_folders_are_those_of_the_table() {
+    let files: Vec<(String, String)> = rust_files().into_iter().collect();
+    let wrong: Vec<String> =
+        FOLDERS.iter().flat_map(|(crate_root, folders)| wrong_uses(crate_root, folders, &files)).collect();
     none("arrows between module folders outside the table", &wrong);
+}
+
+#[test]
+fn forbidden_arrows_and_cycles_are_refused() {
+    let table: &[Uses] = &[("low", &[]), ("high", &["low"])];
+    let check =
+        |table, file: &str, text: &str| wrong_uses("x/src/", table, &[(file.to_owned(), text.to_owned())]);
+    for (file, text) in [
+        ("x/src/high.rs", "use crate::low::Thing;"),
+        ("x/src/low/part.rs", "// crate::high is not used here"),
+        ("x/src/lib.rs", "use crate::high::Thing;"),
+        ("y/src/low.rs", "use crate::high::Thing;"),
+        ("x/src/low/part.rs", "use super::Thing;"),
+    ] {
+        assert_eq!(check(table, file, text), Vec::<String>::new(), "{file}: {text}");
+    }
+    for (file, text, found) in [
+        ("x/src/low.rs", "use crate::high::Thing;", "x/src/low.rs:1: `low` does not use `high`"),
+        (
+            "x/src/low/part.rs",
+            "\nfn f(_: &crate::high::T) {}",
+            "x/src/low/part.rs:2: `low` does not use `high`",
+        ),
+        ("x/src/high.rs", "use crate::{low, high};", "x/src/high.rs:1: `high` does not use ``"),
+        ("x/src/low/part.rs", "use super::super::T;", "x/src/low/part.rs:1: name the folder after `crate::`"),
+        ("x/src/other.rs", "", "x/src/other.rs: lies in no folder of the table"),
+    ] {
+        assert_eq!(check(table, file, text), [found], "{file}: {text}");
+    }
+    let cycle: &[Uses] = &[("low", &["high"]), ("high", &["low"])];
+    assert_eq!(check(cycle, "", ""), ["x/src/low: `high` is not above it in the table"]);
 }
