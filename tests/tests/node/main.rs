@@ -13,6 +13,7 @@ mod journal;
 mod kept_state;
 mod nvidia;
 mod nvidia_mig;
+mod overlaps;
 mod prepare;
 mod recover;
 mod service;
