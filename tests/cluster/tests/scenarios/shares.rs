@@ -19,6 +19,10 @@ const WARM_UP: Duration = Duration::from_secs(3);
 /// processor of the machine to ask for their share.
 const SHARE_ERROR: f64 = 5.0;
 const ATTEMPTS: usize = 8;
+/// How often they are measured after that, and how far they may be off; one may be off further, as beside other work of
+/// the machine.
+const AGAIN: usize = 4;
+const AGAIN_ERROR: f64 = 10.0;
 
 /// A request for a share of a card.
 pub(crate) fn share(memory: u64, cores: u32) -> Value {
@@ -66,6 +70,10 @@ fn computed(space: &Namespace<'_>, pods: [&str; 2]) -> Result<[f64; 2], String> 
     Ok([first * 100.0 / all, second * 100.0 / all])
 }
 
+fn fits(had: &[f64; 2], wanted: [f64; 2], error: f64) -> bool {
+    (had[0] - wanted[0]).abs() <= error
+}
+
 /// Measures until the shares are as wanted.
 fn converges(
     space: &Namespace<'_>,
@@ -76,8 +84,7 @@ fn converges(
     let mut last = Err("never measured".to_owned());
     for _ in 0..attempts {
         last = computed(space, pods);
-        let fits = |had: &[f64; 2]| (had[0] - wanted[0]).abs() <= SHARE_ERROR;
-        if last.as_ref().is_ok_and(fits) {
+        if last.as_ref().is_ok_and(|had| fits(had, wanted, SHARE_ERROR)) {
             println!("{pods:?} had {last:?} percent, wanted {wanted:?}");
             return Ok(());
         }
@@ -106,7 +113,12 @@ fn pods_with_shares_are_held_to_their_limits() {
     let rest = create(&space, &user);
     held_to_limit(&space, &rest, &["tenant", "fill"]).unwrap();
     converges(&space, [&quarter, &rest], [25.0, 75.0], ATTEMPTS).unwrap();
-    assert!(converges(&space, [&quarter, &rest], [50.0, 50.0], 1).is_err(), "other shares passed");
+    // Each time in new processes, whose numbers in the two containers may be equal.
+    let again: Vec<_> = (0..AGAIN).map(|_| computed(&space, [&quarter, &rest])).collect();
+    println!("again: {again:?}");
+    let of = |wanted: [f64; 2]| again.iter().flatten().filter(|had| fits(had, wanted, AGAIN_ERROR)).count();
+    assert!(of([25.0, 75.0]) + 1 >= AGAIN, "found {again:?} percent, expected 25 and 75, but for one");
+    assert_eq!(of([50.0, 50.0]), 0, "other shares passed: {again:?}");
     // A manifest with a container that does not name its claim has to be caught.
     space.delete_pod(&rest, None).unwrap();
     let mut broken = pod("broken", &[("gpu", "rest")]);
