@@ -25,7 +25,7 @@ const fn shape(part: &'static str, first: u32, slices: u32, compute: u32) -> Sha
     Shape { part, first, slices, compute }
 }
 
-const SHAPES: [Shape; 12] = [
+static SHAPES: [Shape; 12] = [
     shape("1g.10gb at 0", 0, 1, 1),
     shape("1g.10gb at 3", 3, 1, 1),
     shape("1g.10gb at 6", 6, 1, 1),
@@ -40,9 +40,9 @@ const SHAPES: [Shape; 12] = [
     shape(CARD, 0, 8, 7),
 ];
 const CARD: &str = "card";
-/// Memory that shares of a part may have in all, in MiB; less than the whole, so that rounding decides nothing.
+/// Memory that shares of a part may have in all, in MiB, in round numbers.
 const SHARED: [(&str, u64); 3] = [(CARD, 80_000), ("3g.40gb at 0", 40_000), ("3g.40gb at 4", 40_000)];
-const CARDS: usize = 2;
+const CARDS: u32 = 2;
 
 /// What a claim holds of one card.
 #[derive(Clone, Copy)]
@@ -56,14 +56,13 @@ struct Holding {
 
 impl Holding {
     fn draw(random: &mut Random) -> Self {
-        static DRAWN: [Shape; 12] = SHAPES;
-        let shape = &DRAWN[random.below(DRAWN.len())];
+        let shape = &SHAPES[random.below(SHAPES.len())];
         let capacity = SHARED.iter().find(|(part, _)| *part == shape.part).map(|(_, capacity)| *capacity);
-        // Eighths of the part: never the last few MiB, which the card's own books may hold back.
-        let eighths = 1 + u64::try_from(random.below(4)).unwrap();
-        let memory_mib = capacity.map(|capacity| capacity / 10 * eighths);
+        // Sums are tenths of the part: none lies between the capacity here and the card's own, which is a little larger.
+        let tenths = 1 + u64::try_from(random.below(4)).unwrap();
+        let memory_mib = capacity.map(|capacity| capacity / 10 * tenths);
         let cores = if shape.part == CARD { [5, 20, 45][random.below(3)] } else { 1 };
-        let card = u32::try_from(random.below(CARDS)).unwrap();
+        let card = u32::try_from(random.below(CARDS.try_into().unwrap())).unwrap();
         Self { card, shape, memory_mib, cores: if memory_mib.is_some() { cores } else { 0 } }
     }
 
@@ -145,7 +144,7 @@ fn overlapping_allocations_are_refused_and_only_they() {
             continue;
         }
         let all: Vec<Holding> = held.values().copied().flatten().chain(holdings).copied().collect();
-        let fits = (0..2).all(|card| fit(card, &all));
+        let fits = (0..CARDS).all(|card| fit(card, &all));
         let answer = service.prepare(claim);
         let before = held.clone();
         let scene = || {
@@ -167,7 +166,7 @@ fn overlapping_allocations_are_refused_and_only_they() {
                 assert!(!fits, "refused though it fits: {refusal}: {}", scene());
                 let text = refusal.to_string();
                 let names = |holder: &usize| text.contains(&format!("claim c{holder} "));
-                let own = holdings.len() > 1 && !(0..2).all(|card| fit(card, holdings));
+                let own = holdings.len() > 1 && !(0..CARDS).all(|card| fit(card, holdings));
                 assert!(own || held.keys().any(names), "no holder's name: {text}: {}", scene());
                 refused += 1;
             }

@@ -2,9 +2,10 @@
 //! started under.
 //!
 //! The driver reports a process after it used the card, maybe after it exited. So the slots are recorded at each step, and the
-//! process id is enough. The tenant writes the slots; a tenant that writes another's process id is billed for that process. A
-//! process without a slot bypasses the shim; its mounts, its environment and those of its ancestors show its grant, else the
-//! record of the run whose command it or an ancestor is.
+//! process id is enough. The driver reports ids of the host; of a process in a container the kernel names the id of its slot's
+//! lock. The tenant writes its slots; one that writes another's process id is billed for that process. A process without a slot
+//! bypasses the shim; its mounts, its environment and those of its ancestors show its grant, else the record of the run whose
+//! command it or an ancestor is.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

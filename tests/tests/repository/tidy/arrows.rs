@@ -335,7 +335,7 @@ fn wrong_uses(crate_root: &str, folders: &[Uses], files: &[(String, String)]) ->
 
 #[test]
 fn arrows_between_module_folders_are_those_of_the_table() {
-    let files: Vec<(String, String)> = rust_files().into_iter().collect();
+    let files = rust_files();
     let wrong: Vec<String> =
         FOLDERS.iter().flat_map(|(crate_root, folders)| wrong_uses(crate_root, folders, &files)).collect();
     none("arrows between module folders outside the table", &wrong);
