@@ -1,8 +1,8 @@
 //! The file of one claim, built from the edits of its grants.
 //!
 //! A claim has one device for each share of each request. A container gets the devices of the requests that it names,
-//! so each device carries all that its share needs, and what every container of the claim needs stands once in the
-//! common edits. Any of these may meet in one container: all of them are merged against each other.
+//! so each device carries all that its share needs. Any of them may meet in one container: their edits are merged against
+//! each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,11 +10,9 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::edits::Edit;
-use crate::name::{ClaimUid, DeviceName, Kind, QualifiedName, RequestName, ShareName};
+use crate::name::{CLAIM_KIND, ClaimUid, QualifiedName, RequestName, ShareName};
 use crate::owners::{Conflict, MergedEdits, Owner};
-use crate::spec::{Device, RenderError, Spec};
-use crate::validate::{Invalid, validate};
-use crate::version::{SpecVersion, lowest};
+use crate::spec::{Device, Spec};
 
 /// Why a claim's file cannot be built.
 #[derive(Debug, Error)]
@@ -30,13 +28,13 @@ pub enum BuildError {
     },
     /// Two shares would have the same device name.
     #[error(
-        "claim {claim}: {first} and {second} have the same device name {device}, expected different ones: rename a request"
+        "claim {claim}: {first} and {second} have the same device name {}, expected different ones: rename a request", device.device()
     )]
     SameDevice {
         /// The claim.
         claim: ClaimUid,
         /// The name that both have.
-        device: DeviceName,
+        device: QualifiedName,
         /// The first.
         first: Box<RequestShare>,
         /// The second.
@@ -50,22 +48,13 @@ pub enum BuildError {
     },
     /// A device would change nothing in a container.
     #[error(
-        "claim {claim}: device {device} has no edits of its own, expected at least one (runtimes refuse such a device)"
+        "claim {claim}: device {} has no edits of its own, expected at least one (runtimes refuse such a device)", device.device()
     )]
     EmptyDevice {
         /// The claim.
         claim: ClaimUid,
         /// The device.
-        device: DeviceName,
-    },
-    /// The result breaks a rule of the format.
-    #[error("claim {claim}: the built spec breaks a rule of the CDI format")]
-    Invalid {
-        /// The claim.
-        claim: ClaimUid,
-        /// The rule.
-        #[source]
-        source: Invalid,
+        device: QualifiedName,
     },
     /// The result has no text form.
     #[error("claim {claim}: the built spec has no text form")]
@@ -74,7 +63,7 @@ pub enum BuildError {
         claim: ClaimUid,
         /// The cause.
         #[source]
-        source: RenderError,
+        source: serde_json::Error,
     },
 }
 
@@ -97,7 +86,7 @@ impl fmt::Display for RequestShare {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimSpec {
     claim: ClaimUid,
-    spec: Spec,
+    names: Vec<QualifiedName>,
     text: String,
 }
 
@@ -108,12 +97,6 @@ impl ClaimSpec {
         &self.claim
     }
 
-    /// The spec.
-    #[must_use]
-    pub fn spec(&self) -> &Spec {
-        &self.spec
-    }
-
     /// The text of the file, byte for byte.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -121,9 +104,8 @@ impl ClaimSpec {
     }
 
     /// The names that a runtime resolves, one a device, in the order of the file.
-    pub fn qualified_names(&self) -> impl Iterator<Item = QualifiedName> {
-        let name = |device: &Device| QualifiedName { kind: Kind::claim(), device: device.name.clone() };
-        self.spec.devices.iter().map(name)
+    pub fn qualified_names(&self) -> impl Iterator<Item = &QualifiedName> {
+        self.names.iter()
     }
 }
 
@@ -139,7 +121,7 @@ struct DeviceDraft {
 /// ```
 /// use aliquot_cdi::{ClaimSpecBuilder, DeviceNode, Edit, Owner};
 ///
-/// let node = DeviceNode::character("/dev/davinci0".parse()?, 236, 0)?;
+/// let node = DeviceNode::new("/dev/davinci0".parse()?, "/dev/davinci0".parse()?, (236, 0))?;
 /// let mut builder = ClaimSpecBuilder::new("4ee7".parse()?);
 /// let owner = Owner::new("request npu, share 0");
 /// builder.device(&"npu".parse()?, &"0".parse()?, &owner, &[Edit::Node(node)])?;
@@ -151,9 +133,8 @@ struct DeviceDraft {
 #[derive(Debug, Clone)]
 pub struct ClaimSpecBuilder {
     claim: ClaimUid,
-    common: MergedEdits,
-    devices: BTreeMap<DeviceName, DeviceDraft>,
-    /// All edits of all devices and the common ones, as if one container had everything.
+    devices: BTreeMap<QualifiedName, DeviceDraft>,
+    /// All edits of all devices, as if one container had everything.
     together: MergedEdits,
 }
 
@@ -161,18 +142,7 @@ impl ClaimSpecBuilder {
     /// An empty file for `claim`.
     #[must_use]
     pub fn new(claim: ClaimUid) -> Self {
-        let (common, devices, together) = (MergedEdits::new(), BTreeMap::new(), MergedEdits::new());
-        Self { claim, common, devices, together }
-    }
-
-    /// Adds edits for every container that gets any device of the claim.
-    ///
-    /// # Errors
-    /// [`BuildError::Conflict`]; then nothing is added.
-    pub fn common(&mut self, owner: &Owner, edits: &[Edit]) -> Result<(), BuildError> {
-        self.check_together(owner, edits)?;
-        let claim = &self.claim;
-        self.common.add(owner, edits).map_err(|source| BuildError::Conflict { claim: claim.clone(), source })
+        Self { claim, devices: BTreeMap::new(), together: MergedEdits::new() }
     }
 
     /// Adds edits for containers that get this share of this request. Several owners may add to one device.
@@ -186,7 +156,7 @@ impl ClaimSpecBuilder {
         owner: &Owner,
         edits: &[Edit],
     ) -> Result<(), BuildError> {
-        let device = QualifiedName::of_share(&self.claim, request, share).device;
+        let device = QualifiedName::of_share(&self.claim, request, share);
         let of = RequestShare { request: request.clone(), share: share.clone() };
         if let Some(draft) = self.devices.get(&device)
             && draft.of != of
@@ -194,50 +164,33 @@ impl ClaimSpecBuilder {
             let (first, second) = (Box::new(draft.of.clone()), Box::new(of));
             return Err(BuildError::SameDevice { claim: self.claim.clone(), device, first, second });
         }
-        self.check_together(owner, edits)?;
         let claim = &self.claim;
+        let conflict = |source| BuildError::Conflict { claim: claim.clone(), source };
+        self.together.add(owner, edits).map_err(conflict)?;
         let fresh = || DeviceDraft { of, edits: MergedEdits::new() };
         let draft = self.devices.entry(device).or_insert_with(fresh);
-        draft.edits.add(owner, edits).map_err(|source| BuildError::Conflict { claim: claim.clone(), source })
-    }
-
-    fn check_together(&mut self, owner: &Owner, edits: &[Edit]) -> Result<(), BuildError> {
-        let claim = &self.claim;
-        self.together
-            .add(owner, edits)
-            .map_err(|source| BuildError::Conflict { claim: claim.clone(), source })
+        draft.edits.add(owner, edits).map_err(conflict)
     }
 
     /// The finished file.
     ///
     /// # Errors
-    /// [`BuildError::NoDevice`], [`BuildError::EmptyDevice`].
+    /// [`BuildError::NoDevice`], [`BuildError::EmptyDevice`], [`BuildError::Render`].
     pub fn build(self) -> Result<ClaimSpec, BuildError> {
         let claim = self.claim;
         if self.devices.is_empty() {
             return Err(BuildError::NoDevice { claim });
         }
-        let mut devices = Vec::with_capacity(self.devices.len());
+        let (mut names, mut devices) = (Vec::new(), Vec::new());
         for (name, draft) in self.devices {
             if draft.edits.is_empty() {
                 return Err(BuildError::EmptyDevice { claim, device: name });
             }
-            let container_edits = draft.edits.to_spec();
-            devices.push(Device { name, annotations: BTreeMap::new(), container_edits });
+            devices.push(Device { name: name.device().to_owned(), container_edits: draft.edits.to_spec() });
+            names.push(name);
         }
-        let mut spec = Spec {
-            cdi_version: SpecVersion::V0_3_0,
-            kind: Kind::claim(),
-            annotations: BTreeMap::new(),
-            devices,
-            container_edits: self.common.to_spec(),
-        };
-        spec.cdi_version = lowest(&spec);
-        if let Err(source) = validate(&spec) {
-            return Err(BuildError::Invalid { claim, source });
-        }
-        match spec.render() {
-            Ok(text) => Ok(ClaimSpec { claim, spec, text }),
+        match Spec::of(CLAIM_KIND, devices).render() {
+            Ok(text) => Ok(ClaimSpec { claim, names, text }),
             Err(source) => Err(BuildError::Render { claim, source }),
         }
     }

@@ -197,59 +197,25 @@ impl fmt::Display for EnvValue {
     }
 }
 
-/// Whether a device is read by characters or blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeType {
-    /// A character device; every accelerator is one.
-    Character,
-    /// A block device.
-    Block,
-}
-
-/// What the container may do with a device. It may never create other nodes of the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeAccess {
-    /// Open for reading.
-    Read,
-    /// Open for reading and writing.
-    ReadWrite,
-}
-
-/// A device node that the container gets.
+/// A character device that the container may read and write. It may never create other nodes of the device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNode {
     container: PlainPath,
     host: PlainPath,
-    node_type: NodeType,
     major: u32,
     minor: u32,
-    access: NodeAccess,
 }
 
 impl DeviceNode {
-    /// A character device, readable and writable, at the same path as on the host.
+    /// The node `host`, with its numbers, seen at `container`.
     ///
     /// # Errors
     /// [`EditError::MajorZero`].
-    pub fn character(path: PlainPath, major: u32, minor: u32) -> Result<Self, EditError> {
-        Self::new(path.clone(), path, NodeType::Character, (major, minor), NodeAccess::ReadWrite)
-    }
-
-    /// A device node with everything said.
-    ///
-    /// # Errors
-    /// [`EditError::MajorZero`].
-    pub fn new(
-        container: PlainPath,
-        host: PlainPath,
-        node_type: NodeType,
-        (major, minor): (u32, u32),
-        access: NodeAccess,
-    ) -> Result<Self, EditError> {
+    pub fn new(container: PlainPath, host: PlainPath, (major, minor): (u32, u32)) -> Result<Self, EditError> {
         if major == 0 {
             return Err(EditError::MajorZero { path: container });
         }
-        Ok(Self { container, host, node_type, major, minor, access })
+        Ok(Self { container, host, major, minor })
     }
 
     /// The node as it stands in a file. The host path is left out where it is the container's.
@@ -257,25 +223,10 @@ impl DeviceNode {
         spec::DeviceNode {
             path: self.container.0.clone(),
             host_path: (self.host != self.container).then(|| self.host.0.clone()),
-            node_type: Some(
-                match self.node_type {
-                    NodeType::Character => "c",
-                    NodeType::Block => "b",
-                }
-                .to_owned(),
-            ),
-            major: Some(i64::from(self.major)),
-            minor: Some(i64::from(self.minor)),
-            file_mode: None,
-            permissions: Some(
-                match self.access {
-                    NodeAccess::Read => "r",
-                    NodeAccess::ReadWrite => "rw",
-                }
-                .to_owned(),
-            ),
-            uid: None,
-            gid: None,
+            node_type: "c",
+            major: self.major,
+            minor: self.minor,
+            permissions: "rw",
         }
     }
 }
@@ -336,15 +287,13 @@ impl Mount {
 
     /// The mount as it stands in a file.
     pub(crate) fn to_spec(&self) -> spec::Mount {
-        let options: &[&str] = match self.access {
-            MountAccess::Read => &MOUNT_OPTIONS,
-            MountAccess::Write => &USAGE_MOUNT_OPTIONS,
-        };
         spec::Mount {
             host_path: self.host.0.clone(),
             container_path: self.container.0.clone(),
-            options: options.iter().map(|option| (*option).to_owned()).collect(),
-            mount_type: None,
+            options: match self.access {
+                MountAccess::Read => &MOUNT_OPTIONS,
+                MountAccess::Write => &USAGE_MOUNT_OPTIONS,
+            },
         }
     }
 }
@@ -377,16 +326,8 @@ impl fmt::Display for Edit {
         match self {
             Self::Env(_, value) => write!(f, "the value {:?}", value.0),
             Self::Node(node) => {
-                let node_type = match node.node_type {
-                    NodeType::Character => "character",
-                    NodeType::Block => "block",
-                };
-                let access = match node.access {
-                    NodeAccess::Read => "read",
-                    NodeAccess::ReadWrite => "read and write",
-                };
                 let DeviceNode { host, major, minor, .. } = node;
-                write!(f, "the {node_type} device {major}:{minor} from host {host}, {access}")
+                write!(f, "the character device {major}:{minor} from host {host}, read and write")
             }
             Self::Mount(mount) => {
                 let access = match mount.access {

@@ -52,9 +52,9 @@ mod tests {
             merged.add(&Owner::new(share), &of("/var/lib/aliquot/lib/1")).unwrap();
         }
         let mounts = merged.to_spec().mounts;
-        let found: Vec<_> = mounts.iter().map(|m| (m.container_path.as_str(), &m.options)).collect();
-        let options = ["ro", "nosuid", "nodev", "bind"].map(str::to_owned).to_vec();
-        assert_eq!(found, [(LIST_AT, &options), (SHIM_AT, &options)]);
+        let found: Vec<_> = mounts.iter().map(|m| (m.container_path.as_str(), m.options)).collect();
+        let options = &["ro", "nosuid", "nodev", "bind"][..];
+        assert_eq!(found, [(LIST_AT, options), (SHIM_AT, options)]);
         let conflict = merged.add(&Owner::new("2"), &of("/elsewhere")).unwrap_err().to_string();
         assert!(conflict.contains(SHIM_AT), "{conflict}");
     }

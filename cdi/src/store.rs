@@ -10,25 +10,21 @@
 //!
 //! Invariants:
 //! - A failed write leaves the earlier file as it was, and no temp file.
-//! - Foreign files are never removed and never opened for writing. A file is ours if it is a regular file,
-//!   its *name* is that of a claim, and its *content* is a spec of our kind for that claim.
+//! - No file is read. The only files that are removed are those of a named claim, and temp files of killed writers.
 //! - Every operation may be repeated.
 //!
-//! One agent works in a directory. A second one does no harm beyond a failed write: temp names are random, and
-//! collecting takes away only whole temp files.
+//! One agent works in a directory. A second one does no harm beyond a failed write: temp names are random.
 
-use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use crate::claim::ClaimSpec;
-use crate::name::{ClaimUid, Kind};
-use crate::spec::{ParseSpecError, Spec};
+use crate::name::ClaimUid;
 
 /// Where every runtime reads files that a running program made.
 pub const DEFAULT_DIR: &str = "/var/run/cdi";
@@ -38,8 +34,6 @@ const PREFIX: &str = "aliquot.dev-claim-";
 const SUFFIX: &str = ".json";
 /// How the name of a file in the making ends.
 const TEMP_SUFFIX: &str = ".tmp";
-/// Largest file that is read, in bytes. Ours have a few KiB; the bound keeps a foreign file from filling memory.
-pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Mode of a written file: runtimes of other users read it, only the agent's user writes it.
 const FILE_MODE: u32 = 0o644;
 /// Mode of a directory that had to be made.
@@ -64,8 +58,6 @@ pub enum DiskStep {
     SyncDirectory,
     /// Reading the directory.
     ReadDirectory,
-    /// Reading a file.
-    ReadFile,
 }
 
 impl std::fmt::Display for DiskStep {
@@ -79,7 +71,6 @@ impl std::fmt::Display for DiskStep {
             Self::Unlink => "removing the file",
             Self::SyncDirectory => "syncing the directory",
             Self::ReadDirectory => "reading the directory",
-            Self::ReadFile => "reading the file",
         })
     }
 }
@@ -124,76 +115,6 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// The file of a claim cannot be taken for what we wrote.
-    #[error("the file of claim {claim} is not usable")]
-    NotOurs {
-        /// The claim.
-        claim: ClaimUid,
-        /// What is wrong with it.
-        #[source]
-        source: ForeignFile,
-    },
-}
-
-/// Why a file with our prefix is not taken for ours, and is left alone.
-#[derive(Debug, Error)]
-pub enum ForeignFile {
-    /// After our prefix comes something else than a claim uid and `.json`.
-    #[error("{}: the name is not {PREFIX}<claim uid>{SUFFIX}; kept", path.display())]
-    Name {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A directory, link or other special thing.
-    #[error("{}: not a regular file; kept", path.display())]
-    NotAFile {
-        /// The thing.
-        path: PathBuf,
-    },
-    /// Too large to be ours.
-    #[error("{}: {bytes} bytes, expected at most {FILE_BYTES_MAX}; kept", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-    },
-    /// It cannot be read from the disk.
-    #[error("{}: cannot be read; kept", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// It is not a CDI file that this version understands.
-    #[error("{}: not a CDI file that this version understands; kept", path.display())]
-    NotASpec {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: ParseSpecError,
-    },
-    /// Its kind belongs to another program.
-    #[error("{}: kind is {found}, expected aliquot.dev/claim; kept", path.display())]
-    Kind {
-        /// The file.
-        path: PathBuf,
-        /// Kind found.
-        found: Kind,
-    },
-    /// A device in it belongs to another claim than its name says.
-    #[error("{}: device {device} is not one of claim {claim}; kept", path.display())]
-    OtherClaim {
-        /// The file.
-        path: PathBuf,
-        /// The claim by the file's name.
-        claim: ClaimUid,
-        /// The device.
-        device: crate::name::DeviceName,
-    },
 }
 
 /// What a removal found.
@@ -203,28 +124,6 @@ pub enum Removal {
     Removed,
     /// There was no file.
     Absent,
-}
-
-/// What is in the directory under our prefix.
-#[derive(Debug, Default)]
-pub struct Listing {
-    /// Claims with a file of ours, in order.
-    pub claims: Vec<ClaimUid>,
-    /// What is left alone, and why, in the order of paths.
-    pub kept: Vec<ForeignFile>,
-    /// Temp files of interrupted writes, in the order of paths.
-    temps: Vec<PathBuf>,
-}
-
-/// What a collection did.
-#[derive(Debug, Default)]
-pub struct Collection {
-    /// Claims with their file removed.
-    pub removed: Vec<ClaimUid>,
-    /// Interrupted writes with their temp file removed.
-    pub temps_removed: usize,
-    /// What is left alone, and why.
-    pub kept: Vec<ForeignFile>,
 }
 
 /// A directory of CDI files.
@@ -275,21 +174,6 @@ impl CdiDir {
         self.sync_dir()
     }
 
-    /// The spec of a claim as it is on the disk; none where the claim has no file.
-    ///
-    /// # Errors
-    /// [`StoreError::NotOurs`].
-    pub fn read(&self, claim: &ClaimUid) -> Result<Option<Spec>, StoreError> {
-        let path = self.path(claim);
-        match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            _ => match read_ours(&path, claim) {
-                Ok(spec) => Ok(Some(spec)),
-                Err(source) => Err(StoreError::NotOurs { claim: claim.clone(), source }),
-            },
-        }
-    }
-
     /// Removes a claim's file, whatever is in it. No file is no error.
     ///
     /// # Errors
@@ -302,71 +186,31 @@ impl CdiDir {
         Ok(removal)
     }
 
-    /// What is in the directory under our prefix. A missing directory is an empty one. Files without our prefix are
-    /// not looked at.
-    ///
-    /// # Errors
-    /// [`StoreError::Disk`] when the directory cannot be read; a file that cannot be read is [`ForeignFile`].
-    pub fn list(&self) -> Result<Listing, StoreError> {
-        let disk =
-            |source| StoreError::Disk { path: self.dir.clone(), step: DiskStep::ReadDirectory, source };
-        let mut listing = Listing::default();
-        let mut names = BTreeSet::new();
-        match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(listing),
-            Err(error) => return Err(disk(error)),
-            Ok(entries) => {
-                for entry in entries {
-                    names.insert(entry.map_err(disk)?.file_name());
-                }
-            }
-        }
-        for name in names {
-            let path = self.dir.join(&name);
-            let name = name.to_string_lossy();
-            if is_temp(&name) {
-                match fs::symlink_metadata(&path) {
-                    Ok(metadata) if metadata.is_file() => listing.temps.push(path),
-                    Ok(_) => listing.kept.push(ForeignFile::NotAFile { path }),
-                    Err(source) => listing.kept.push(ForeignFile::Unreadable { path, source }),
-                }
-            } else if name.starts_with(PREFIX) {
-                match claim_of(&name).ok_or_else(|| ForeignFile::Name { path: path.clone() }) {
-                    Ok(claim) => match read_ours(&path, &claim) {
-                        Ok(_) => listing.claims.push(claim),
-                        Err(kept) => listing.kept.push(kept),
-                    },
-                    Err(kept) => listing.kept.push(kept),
-                }
-            }
-        }
-        Ok(listing)
-    }
-
-    /// Removes our files of claims that are not in `live`, and the temp files of interrupted writes. Foreign
-    /// and unreadable files are kept and reported.
-    ///
-    /// No write of this process may be under way.
+    /// Removes the temp files of interrupted writes, and returns their number. No write of this process may be under way. A missing
+    /// directory has none.
     ///
     /// # Errors
     /// [`StoreError::Disk`]; then some may be removed already, and it may be repeated.
-    pub fn collect(&self, live: &BTreeSet<ClaimUid>) -> Result<Collection, StoreError> {
-        let Listing { claims, kept, temps } = self.list()?;
-        let mut collection = Collection { kept, ..Collection::default() };
-        for claim in claims {
-            if !live.contains(&claim) && unlink(&self.path(&claim))? == Removal::Removed {
-                collection.removed.push(claim);
+    pub fn remove_temps(&self) -> Result<usize, StoreError> {
+        let disk =
+            |source| StoreError::Disk { path: self.dir.clone(), step: DiskStep::ReadDirectory, source };
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            entries => entries.map_err(disk)?,
+        };
+        let mut removed = 0;
+        for entry in entries {
+            let path = entry.map_err(disk)?.path();
+            let is_temp = path.file_name().is_some_and(|name| is_temp(&name.to_string_lossy()));
+            let is_file = || fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
+            if is_temp && is_file() && unlink(&path)? == Removal::Removed {
+                removed += 1;
             }
         }
-        for temp in temps {
-            if unlink(&temp)? == Removal::Removed {
-                collection.temps_removed += 1;
-            }
-        }
-        if collection.removed.len() + collection.temps_removed > 0 {
+        if removed > 0 {
             self.sync_dir()?;
         }
-        Ok(collection)
+        Ok(removed)
     }
 
     /// A new file that no other writer has, named after the claim.
@@ -421,33 +265,6 @@ fn is_temp(name: &str) -> bool {
     parts.is_some_and(|(file, random)| {
         claim_of(file).is_some() && random.len() == 16 && random.chars().all(|c| c.is_ascii_hexdigit())
     })
-}
-
-/// Reads a file and makes sure that it is what we wrote for `claim`.
-fn read_ours(path: &Path, claim: &ClaimUid) -> Result<Spec, ForeignFile> {
-    let unreadable = |source| ForeignFile::Unreadable { path: path.to_owned(), source };
-    let metadata = fs::symlink_metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(ForeignFile::NotAFile { path: path.to_owned() });
-    }
-    if metadata.len() > FILE_BYTES_MAX {
-        return Err(ForeignFile::TooLarge { path: path.to_owned(), bytes: metadata.len() });
-    }
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-        .map_err(unreadable)?;
-    let spec =
-        Spec::parse(&text).map_err(|source| ForeignFile::NotASpec { path: path.to_owned(), source })?;
-    if spec.kind != Kind::claim() {
-        return Err(ForeignFile::Kind { path: path.to_owned(), found: spec.kind });
-    }
-    let start = format!("{claim}-");
-    if let Some(device) = spec.devices.iter().find(|device| !device.name.as_str().starts_with(&start)) {
-        let (path, claim, device) = (path.to_owned(), claim.clone(), device.name.clone());
-        return Err(ForeignFile::OtherClaim { path, claim, device });
-    }
-    Ok(spec)
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ mod bench;
 use std::fs;
 use std::path::Path;
 
-use aliquot_cdi::edits::{NodeAccess, NodeType};
 use aliquot_cdi::{CdiDir, ClaimSpec, ClaimSpecBuilder, DeviceNode, Edit, Mount, Owner};
 
 /// What the container does: says what it sees of both shares.
@@ -41,15 +40,14 @@ fn claim_spec(limits: &Path, grant: &Path) -> Result<ClaimSpec, Box<dyn std::err
     let usage =
         Mount::usage_file(format!("{in_container}/usage").parse()?, format!("{grant}/usage").parse()?)?;
     let both = Edit::Env("BOTH".parse()?, "yes".parse()?);
-    builder
-        .common(&Owner::new("claim"), &[Edit::Mount(mount), both, Edit::Mount(shown), Edit::Mount(usage)])?;
+    let of_both = [Edit::Mount(mount), both, Edit::Mount(shown), Edit::Mount(usage)];
     for (share, host, minor) in [("0", "/dev/null", 3), ("1", "/dev/zero", 5)] {
         let container = format!("/dev/share{share}");
-        let (node_type, access) = (NodeType::Character, NodeAccess::ReadWrite);
-        let node = DeviceNode::new(container.parse()?, host.parse()?, node_type, (1, minor), access)?;
+        let node = DeviceNode::new(container.parse()?, host.parse()?, (1, minor))?;
         let value = Edit::Env(format!("SHARE_{share}").parse()?, format!("value {share}").parse()?);
         let owner = Owner::new(format!("share {share}"));
-        builder.device(&"gpu/big".parse()?, &share.parse()?, &owner, &[Edit::Node(node), value])?;
+        let edits = [&of_both[..], &[Edit::Node(node), value]].concat();
+        builder.device(&"gpu/big".parse()?, &share.parse()?, &owner, &edits)?;
     }
     Ok(builder.build()?)
 }
@@ -66,7 +64,7 @@ fn a_real_runtime_injects_what_the_file_says_and_no_more() {
     fs::write(grant.join("usage"), "").unwrap();
     let claim_spec = claim_spec(&limits, &grant).unwrap();
     store.write(&claim_spec).unwrap();
-    let names: Vec<String> = claim_spec.qualified_names().map(|name| name.to_string()).collect();
+    let names: Vec<String> = claim_spec.qualified_names().map(ToString::to_string).collect();
     assert_eq!(names, ["aliquot.dev/claim=4ee7-ab-gpu.big-0", "aliquot.dev/claim=4ee7-ab-gpu.big-1"]);
 
     let both = bench.run(&names, &[], IN_CONTAINER).unwrap();

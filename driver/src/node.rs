@@ -12,7 +12,7 @@
 //! | `journal` | what is promised |
 //! | `grants/…` | what tenants are shown, and the shim that their containers load |
 //! | `lib/…` | the shim that commands of local runs load |
-//! | `contexts`, `measuring/…` | how much of each card a context takes; one process at a time measures that |
+//! | `contexts` | how much of each card a context takes |
 //! | `health` | what was observed of the cards |
 //! | `cdi/…` | what container runtimes read, unless another directory is named |
 //! | `hardware/…` | the simulated hardware, where there is no real one |
@@ -89,7 +89,7 @@ pub struct NodeParts {
     pub disk: Disk,
     /// Measures contexts; `None`: this node does not.
     pub gauge: Option<Arc<dyn ContextGauge>>,
-    /// Called with the process for whose lock this one waits, after a second.
+    /// Called with the process that holds the lock, after a wait of a second.
     pub on_wait: fn(&LockHolder),
 }
 
@@ -437,10 +437,9 @@ impl Node {
         answer
     }
 
-    /// Takes away what killed writers of CDI files left; whole files stay, known or not.
+    /// Takes away what killed writers of CDI files left; other files stay.
     fn collect_temps(&self) -> Result<(), PrepareError> {
         let failed = |source| PrepareError::Cdi { claim: "(all)".to_owned(), source: Box::new(source) };
-        let there = self.site.cdi.list().map_err(failed)?.claims.into_iter().collect();
-        self.site.cdi.collect(&there).map_err(failed).map(|_| ())
+        self.site.cdi.remove_temps().map_err(failed).map(drop)
     }
 }

@@ -82,7 +82,7 @@ fn simulated_cards_are_mounted_writable_at_one_place() {
 #[test]
 fn a_node_without_a_major_number_is_refused() {
     let path: PlainPath = "/dev/card0".parse().unwrap();
-    let error = DeviceNode::character(path, 0, 3).unwrap_err().to_string();
+    let error = DeviceNode::new(path.clone(), path, (0, 3)).unwrap_err().to_string();
     assert_eq!(
         error,
         "device node /dev/card0 has major number 0, expected the number that the host's node has"

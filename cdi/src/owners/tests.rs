@@ -18,7 +18,7 @@ fn mount(container: &str, host: &str) -> Edit {
 }
 
 fn node(at: &str, major: u32, minor: u32) -> Edit {
-    Edit::Node(DeviceNode::character(path(at), major, minor).unwrap())
+    Edit::Node(DeviceNode::new(path(at), path(at), (major, minor)).unwrap())
 }
 
 /// First a, then b; the message, or "merged".

@@ -1,4 +1,4 @@
-//! The directory: replaced whole, left whole, and strangers kept.
+//! The directory: files are replaced whole, and foreign files are kept.
 
 use std::os::unix::fs::symlink;
 
@@ -34,18 +34,16 @@ fn store() -> (TempDir, CdiDir) {
 }
 
 #[test]
-fn a_file_is_written_replaced_read_and_removed() {
+fn a_file_is_written_replaced_and_removed() {
     let (_temp, store) = store();
-    assert_eq!(store.read(&uid("c1")).unwrap(), None);
     assert_eq!(store.remove(&uid("c1")).unwrap(), Removal::Absent);
-    assert!(store.list().unwrap().claims.is_empty(), "a missing directory is an empty one");
+    assert_eq!(store.remove_temps().unwrap(), 0, "a missing directory is an empty one");
 
     for value in ["first", "second", "second"] {
         let claim_spec = claim_spec("c1", value);
         store.write(&claim_spec).unwrap();
         assert_eq!(names(store.dir()), ["aliquot.dev-claim-c1.json"]);
         assert_eq!(fs::read_to_string(store.path(&uid("c1"))).unwrap(), claim_spec.text());
-        assert_eq!(store.read(&uid("c1")).unwrap().as_ref(), Some(claim_spec.spec()));
     }
     let mode = fs::metadata(store.path(&uid("c1"))).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o644);
@@ -101,104 +99,32 @@ fn a_directory_that_is_a_file_is_an_error_for_every_operation() {
         other => panic!("{other:?}"),
     };
     assert_eq!(step(store.remove(&uid("c1")).unwrap_err()), DiskStep::Unlink);
-    assert_eq!(step(store.list().unwrap_err()), DiskStep::ReadDirectory);
-    assert_eq!(step(store.collect(&BTreeSet::new()).unwrap_err()), DiskStep::ReadDirectory);
+    assert_eq!(step(store.remove_temps().unwrap_err()), DiskStep::ReadDirectory);
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
 }
 
-/// Files that look like ours and are not, each with why it is kept.
-fn put_strangers(dir: &Path) -> Vec<(String, &'static str)> {
-    let good = claim_spec("c1", "x").text().to_owned();
-    let put = |name: &str, text: &str| {
-        let path = dir.join(name);
-        fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
-    let mut kept = vec![
-        (
-            put("aliquot.dev-claim-broken.json", r#"{"cdiVersion": "0.3.0", "kin"#),
-            "not a CDI file that this version understands; kept",
-        ),
-        (put("aliquot.dev-claim-empty.json", ""), "not a CDI file that this version understands; kept"),
-        (
-            put("aliquot.dev-claim-foreign.json", &good.replace("aliquot.dev/claim", "other.com/gpu")),
-            "kind is other.com/gpu, expected aliquot.dev/claim; kept",
-        ),
-        (
-            put(
-                "aliquot.dev-claim-newer.json",
-                &good.replace("\"kind\"", "\"future\": 1, \"kind\"").replace("c1-gpu", "newer-gpu"),
-            ),
-            "not a CDI file that this version understands; kept",
-        ),
-        (put("aliquot.dev-claim-swapped.json", &good), "device c1-gpu-0 is not one of claim swapped; kept"),
-        (put("aliquot.dev-claim-c9.yaml", &good), "the name is not aliquot.dev-claim-<claim uid>.json; kept"),
-        (put("aliquot.dev-claim-.json", &good), "the name is not aliquot.dev-claim-<claim uid>.json; kept"),
-    ];
-    let path = dir.join("aliquot.dev-claim-bytes.json");
-    fs::write(&path, [0xff, 0xfe]).unwrap();
-    kept.push((path.display().to_string(), "cannot be read; kept"));
-    let path = dir.join("aliquot.dev-claim-huge.json");
-    File::create(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
-    kept.push((path.display().to_string(), "1048577 bytes, expected at most 1048576; kept"));
-    let path = dir.join("aliquot.dev-claim-dir.json");
-    fs::create_dir(&path).unwrap();
-    kept.push((path.display().to_string(), "not a regular file; kept"));
-    let path = dir.join("aliquot.dev-claim-link.json");
-    symlink("aliquot.dev-claim-c1.json", &path).unwrap();
-    kept.push((path.display().to_string(), "not a regular file; kept"));
-    kept.sort();
-    kept
-}
-
 #[test]
-fn collecting_removes_only_what_is_ours_and_not_live() {
+fn only_temp_files_of_interrupted_writes_are_removed() {
     let (_temp, store) = store();
-    for claim in ["c1", "c2", "c3"] {
-        store.write(&claim_spec(claim, "x")).unwrap();
-    }
-    let strangers = put_strangers(store.dir());
-    let bystanders =
-        ["nvidia.json", "aliquot.dev-other-c1.json", ".aliquot.dev-claim-c1.json.x.tmp", "a.tmp"];
-    for name in bystanders {
+    store.write(&claim_spec("c1", "x")).unwrap();
+    let others = [
+        "nvidia.json",
+        "aliquot.dev-claim-broken.json",
+        "aliquot.dev-other-c1.json",
+        ".aliquot.dev-claim-c1.json.x.tmp",
+        "a.tmp",
+    ];
+    for name in others {
         fs::write(store.dir().join(name), "not ours").unwrap();
     }
-    for claim in ["c2", "c7"] {
-        let (_, file) = store.create_temp(&uid(claim)).unwrap();
-        drop(file);
-    }
     let before = names(store.dir());
-
-    let listing = store.list().unwrap();
-    assert_eq!(listing.claims, ["c1", "c2", "c3"].map(uid));
-    assert_eq!(listing.temps.len(), 2);
-
-    let live = BTreeSet::from(["c2", "c4", "broken"].map(uid));
-    let collection = store.collect(&live).unwrap();
-    assert_eq!(collection.removed, ["c1", "c3"].map(uid));
-    assert_eq!(collection.temps_removed, 2);
-    let reasons: Vec<_> = collection.kept.iter().map(ToString::to_string).collect();
-    let expected: Vec<_> = strangers.iter().map(|(path, why)| format!("{path}: {why}")).collect();
-    assert_eq!(reasons, expected);
-
-    let gone = |name: &String| {
-        name.ends_with("c1.json") && !name.contains("other") || name.ends_with("c3.json") || is_temp(name)
-    };
-    let expected: Vec<_> = before.into_iter().filter(|name| !gone(name)).collect();
-    assert_eq!(names(store.dir()), expected);
-
-    let again = store.collect(&live).unwrap();
-    assert_eq!((again.removed.len(), again.temps_removed), (0, 0));
-    assert_eq!(again.kept.len(), strangers.len());
-}
-
-#[test]
-fn a_file_that_is_not_ours_is_not_read_as_a_claim() {
-    let (_temp, store) = store();
-    fs::create_dir(store.dir()).unwrap();
-    fs::write(store.path(&uid("c1")), "{").unwrap();
-    let error = store.read(&uid("c1")).unwrap_err();
-    assert_eq!(error.to_string(), "the file of claim c1 is not usable");
-    store.write(&claim_spec("c1", "x")).unwrap();
-    assert!(store.read(&uid("c1")).unwrap().is_some());
+    for claim in ["c2", "c7"] {
+        drop(store.create_temp(&uid(claim)).unwrap());
+    }
+    let like_a_temp = store.create_temp(&uid("c8")).unwrap().0;
+    fs::remove_file(&like_a_temp).unwrap();
+    fs::create_dir(&like_a_temp).unwrap();
+    assert_eq!(store.remove_temps().unwrap(), 2);
+    fs::remove_dir(&like_a_temp).unwrap();
+    assert_eq!((names(store.dir()), store.remove_temps().unwrap()), (before, 0));
 }

@@ -315,8 +315,7 @@ pub(crate) fn access_edits(access: &DeviceAccess) -> Result<Vec<Edit>, edits::Ed
     for node in &access.nodes {
         let (container, host): (PlainPath, PlainPath) = (node.container.parse()?, node.host.parse()?);
         let number = (node.major, node.minor);
-        let (kind, mode) = (edits::NodeType::Character, edits::NodeAccess::ReadWrite);
-        edits.push(Edit::Node(aliquot_cdi::DeviceNode::new(container, host, kind, number, mode)?));
+        edits.push(Edit::Node(aliquot_cdi::DeviceNode::new(container, host, number)?));
     }
     for mount in &access.mounts {
         let (container, host): (PlainPath, PlainPath) = (mount.container.parse()?, mount.host.parse()?);
