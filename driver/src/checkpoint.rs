@@ -60,13 +60,13 @@ pub struct Journal {
 pub struct ClaimRecord {
     /// Everything that was decided for it.
     pub plan: Plan,
-    /// Whose processes use it.
+    /// Which processes use it.
     pub kind: ClaimKind,
     /// How far it is.
     pub phase: Phase,
 }
 
-/// Whose processes use a claim.
+/// Which processes use a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimKind {
     /// Containers: their runtime reads the CDI file, also after a power failure.

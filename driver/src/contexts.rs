@@ -12,16 +12,11 @@
 //!
 //! Simulated cards have the size in their directory, or else the simulation's default. It is read each time.
 //!
-//! One process at a time measures on a card. It holds the card's lock ([`MeasuringTurn`]) but not the node's lock, so that runs on other
-//! cards start and end meanwhile. It waits for the card's lock without the node's lock, and may wait for the node's lock
-//! afterwards.
-//!
-//! Grants are not touched. If other tenants have parts of the card, more memory than any context needs must be ungranted, and
-//! differences do not count, as a tenant could falsify them.
+//! Only a run that is alone on its memory measures, before its command starts and without the node's lock
+//! (`driver/src/node/contexts.rs`): no tenant can then falsify a difference.
 
 mod holder;
 mod pages;
-mod turn;
 
 use std::fmt;
 use std::io;
@@ -37,7 +32,6 @@ use aliquot_sim_device::Node as SimulatedNode;
 
 pub(crate) use holder::READY;
 pub(crate) use pages::PROBES;
-pub use turn::MeasuringTurn;
 
 use crate::clock;
 use crate::hardware::ContextSource;
@@ -50,8 +44,6 @@ use holder::Holder;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Most processes, if others allocate or free memory on the card.
 const TRIES_MAX: usize = 3;
-/// Memory that must be ungranted if other tenants have parts of the card: every known context takes less than half of it.
-const ROOM: Bytes = Bytes(2 << 30);
 
 /// This very program, also after another version has taken its place on disk.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -74,23 +66,16 @@ pub trait ContextGauge: fmt::Debug + Send + Sync {
     /// without a measurement and never stored.
     fn driver(&self) -> Option<&str>;
 
-    /// Creates a context on a card or partition for a moment, and returns its memory. `promised` is the memory granted to others
-    /// there.
+    /// Creates a context on a card or partition for a moment, and returns its memory.
     ///
     /// # Errors
     /// The reason why the size is unknown.
-    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, ContextSizeError>;
-
-    /// Tells the user that a measurement, by this or another process, takes long.
-    fn tell(&self, visible: &CardUuid);
+    fn measure(&self, visible: &CardUuid) -> Result<Footprint, ContextSizeError>;
 }
 
 /// Why the size of a context is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum ContextSizeError {
-    /// Other tenants have parts of the card: a context could use their memory for a moment, or they could falsify its size.
-    #[error("others have parts of the card")]
-    Others,
     /// The process does not start.
     #[error("no process can be started for it")]
     Start(#[source] io::Error),
@@ -138,16 +123,6 @@ struct Readings {
     after: Bytes,
 }
 
-// === impl ContextSizeError ===
-
-impl ContextSizeError {
-    /// Whether this is no fault: a later measurement will do.
-    #[must_use]
-    pub const fn is_no_fault(&self) -> bool {
-        matches!(self, Self::Others)
-    }
-}
-
 // === impl SimulatedGauge ===
 
 impl ContextGauge for SimulatedGauge {
@@ -155,7 +130,7 @@ impl ContextGauge for SimulatedGauge {
         None
     }
 
-    fn measure(&self, visible: &CardUuid, _: Bytes) -> Result<Footprint, ContextSizeError> {
+    fn measure(&self, visible: &CardUuid) -> Result<Footprint, ContextSizeError> {
         let own = partition_dir(&self.state, visible.as_str());
         let dir = if own.exists() { own } else { cards_dir(&self.state) };
         match SimulatedNode::read(&dir) {
@@ -163,8 +138,6 @@ impl ContextGauge for SimulatedGauge {
             Err(error) => Err(ContextSizeError::NoContext(error.to_string())),
         }
     }
-
-    fn tell(&self, _: &CardUuid) {}
 }
 
 // === impl MachineGauge ===
@@ -180,12 +153,9 @@ impl ContextGauge for MachineGauge {
         Some(&self.driver)
     }
 
-    fn measure(&self, visible: &CardUuid, promised: Bytes) -> Result<Footprint, ContextSizeError> {
+    fn measure(&self, visible: &CardUuid) -> Result<Footprint, ContextSizeError> {
         let mut tries = Vec::new();
         let mut before = self.cards.usage(visible)?;
-        if promised > Bytes(0) && before.memory.0.saturating_sub(promised.0) < ROOM.0 {
-            return Err(ContextSizeError::Others);
-        }
         while tries.len() < TRIES_MAX {
             let mut holder = Holder::start(&self.program, visible, LIMIT, self.slow)?;
             let with = self.cards.usage(visible)?;
@@ -196,10 +166,6 @@ impl ContextGauge for MachineGauge {
                 return Ok(Footprint { context: own, pages });
             }
             holder.end();
-            if promised > Bytes(0) {
-                // Another tenant of the card could falsify a difference.
-                return Err(ContextSizeError::Others);
-            }
             let after = self.cards.usage(visible)?;
             tries.push(Readings { before: before.in_use, with: with.in_use, after: after.in_use });
             if let Some(bytes) = agreed(&tries) {
@@ -208,10 +174,6 @@ impl ContextGauge for MachineGauge {
             before = after;
         }
         Err(ContextSizeError::Unlike)
-    }
-
-    fn tell(&self, visible: &CardUuid) {
-        (self.slow)(visible);
     }
 }
 

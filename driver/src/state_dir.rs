@@ -6,7 +6,7 @@
 //! | entries | expected |
 //! |---|---|
 //! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `xids` | files |
-//! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `measuring`, `runs` | directories |
+//! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `runs` | directories |
 //!
 //! Files are then opened by the descriptor of their directory ([`mod@file`]), and locks are awaited for a bounded time
 //! ([`wait`]).
@@ -31,8 +31,7 @@ pub(crate) const DIR_MODE: u32 = 0o755;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
 const FILES: [&str; 7] = ["journal", "lock", "contexts", "health", "health.lock", "limits.lock", "xids"];
-const DIRECTORIES: [&str; 9] =
-    ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "measuring", "runs"];
+const DIRECTORIES: [&str; 8] = ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "runs"];
 
 /// What a node is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

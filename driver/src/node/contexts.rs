@@ -1,27 +1,23 @@
 //! The size of contexts in the limits of a claim: measured once for each driver, kept, published.
 //!
-//! | the claim | and of its card | then |
+//! | the claim | the memory of its grant | then |
 //! |---|---|---|
-//! | has not been told | the size is known, or told for the asking | it is published in its limits |
-//! | was just prepared: no process uses it yet | no other grant exists, or enough memory is ungranted | it is measured, stored, and published in the limits of all grants there |
+//! | any | the size is known, or told for the asking | it is published in its limits |
+//! | of a run that was just prepared | no other claim has a part of it | it is measured, stored and published |
 //! | else | | its first processes find it out, as far as they can |
 //!
 //! Measuring may take long, and the node is open to others meanwhile:
 //!
 //! ```text
-//!  node locked:      prepare ─▶ to_measure: what is promised beside the claim
-//!                                 │ the card's turn: had at once, or waited for with the node let go, and to_measure again
-//!  the turn alone:                └─▶ Measuring::take
-//!  turn and node:                        └─▶ keep_measured: kept, and published to everybody there
+//!  node locked:    prepare ─▶ to_measure: memory with an unknown size on which the claim is alone
+//!  node unlocked:     └─▶ ContextMeasurement::take
+//!  node locked:              └─▶ keep_measured: stored and published, if the claim is still alone there
 //! ```
 //!
-//! A claim without a known size takes the card's lock before its part is used. So no tenant starts on that card during a
-//! measurement, whatever is granted meanwhile. A part granted after the measurement started is used only after it ended. A kill
-//! releases the card's lock, and the claim is cleaned up like any claim of an exited process.
-//!
-//! After a slow failure, claims of the next minutes report its reason and do not measure.
+//! A claim that came meanwhile may have falsified the result, so it is discarded then. After a slow failure, claims of the next
+//! minutes report its reason and do not measure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +30,7 @@ use aliquot_core::units::Bytes;
 use super::Node;
 use super::operate::NodeOperation;
 use super::site::Site;
-use super::state::{State, StateAccess};
+use super::state::StateAccess;
 use crate::checkpoint::{ContextDevice, ContextSizes, FAILURE_KEPT, Phase, SizesFault};
 use crate::clock::{self, Moment};
 use crate::contexts::{ContextGauge, ContextSizeError};
@@ -46,14 +42,12 @@ use crate::region::{self, Footprint};
 /// A failure that took longer is kept: to try again has its price.
 const COSTLY: Duration = Duration::from_secs(10);
 
-/// A measurement of a context on a ground, by the process that holds its card's lock. The node need not be open meanwhile.
+/// A measurement of a context on a ground. The node need not be open meanwhile.
 #[derive(Debug)]
 pub struct ContextMeasurement {
     gauge: Arc<dyn ContextGauge>,
     ground: ContextDevice,
     visible: CardUuid,
-    /// To others, there.
-    promised: Bytes,
 }
 
 /// What came of it.
@@ -68,22 +62,11 @@ pub struct MeasuredContext {
 // === impl ContextMeasurement ===
 
 impl ContextMeasurement {
-    /// The ground.
-    #[must_use]
-    pub const fn ground(&self) -> &ContextDevice {
-        &self.ground
-    }
-
-    /// Tells the user that it takes long.
-    pub fn tell(&self) {
-        self.gauge.tell(&self.visible);
-    }
-
     /// Measures.
     #[must_use]
     pub fn take(self) -> MeasuredContext {
         let began = clock::now();
-        let outcome = self.gauge.measure(&self.visible, self.promised);
+        let outcome = self.gauge.measure(&self.visible);
         let took = clock::now().duration_since(began);
         MeasuredContext { ground: self.ground, visible: self.visible, outcome, took }
     }
@@ -103,13 +86,12 @@ impl<O: StateAccess> NodeOperation<'_, O> {
             return Ok(());
         }
         let sizes = gauge.driver().map(|driver| ContextSizes::load(&site.sizes_path(), driver));
-        for (ground, (grant, visible)) in grounds {
+        for (ground, visible) in grounds {
             let known = match &sizes {
                 Some(sizes) => sizes.of(&ground),
                 None => {
-                    let promised = self.owner.with(|state| state.promised_beside(&grant));
                     let (gauge, ground) = (Arc::clone(&gauge), ground.clone());
-                    let measured = ContextMeasurement { gauge, ground, visible, promised }.take();
+                    let measured = ContextMeasurement { gauge, ground, visible }.take();
                     self.notes.extend(measured.note());
                     measured.outcome.ok()
                 }
@@ -125,34 +107,42 @@ impl<O: StateAccess> NodeOperation<'_, O> {
 // === impl Node ===
 
 impl Node {
-    /// The next ground of an unused claim with an unknown context size, without those in `looked_at`. A recent failure there
-    /// becomes a note instead. The caller repeats until there is none, before the claim is used.
-    pub fn to_measure(
-        &mut self,
-        uid: &ClaimUid,
-        looked_at: &mut BTreeSet<ContextDevice>,
-    ) -> Option<ContextMeasurement> {
-        let gauge = self.site.parts.gauge.clone()?;
-        let sizes = ContextSizes::load(&self.site.sizes_path(), gauge.driver()?);
+    /// What to measure for a claim that no process uses yet: memory with an unknown context size, on which the claim is alone. A
+    /// recent failure there becomes a note instead.
+    pub fn to_measure(&mut self, uid: &ClaimUid) -> Vec<ContextMeasurement> {
+        let Some(gauge) = self.site.parts.gauge.clone() else { return Vec::new() };
+        let Some(driver) = gauge.driver() else { return Vec::new() };
+        let sizes = ContextSizes::load(&self.site.sizes_path(), driver);
         let grants = self.claim(uid).map(|record| record.plan.grants.clone()).unwrap_or_default();
         let mut grounds = self.site.grounds(grants.iter(), |limits| limits.context_bytes == 0);
-        grounds.retain(|ground, _| sizes.of(ground).is_none() && !looked_at.contains(ground));
-        for (ground, (grant, visible)) in grounds {
-            let Some((why, ago)) = sizes.failure(&ground, &Moment::now()) else {
-                let promised = self.state.promised_beside(&grant);
-                return Some(ContextMeasurement { gauge, ground, visible, promised });
-            };
-            self.notes.push(unmeasured(&visible, &tried(why, ago)));
-            looked_at.insert(ground);
+        grounds.retain(|ground, _| sizes.of(ground).is_none() && self.is_alone(uid, ground));
+        let mut measurements = Vec::new();
+        for (ground, visible) in grounds {
+            if let Some((why, ago)) = sizes.failure(&ground, &Moment::now()) {
+                self.notes.push(unmeasured(&visible, &tried(why, ago)));
+            } else {
+                measurements.push(ContextMeasurement { gauge: Arc::clone(&gauge), ground, visible });
+            }
         }
-        None
+        measurements
     }
 
-    /// Stores a measurement, and publishes it in all grants there.
+    /// Whether no other claim has a part of the memory that this one has a part of.
+    fn is_alone(&self, uid: &ClaimUid, on: &ContextDevice) -> bool {
+        let own = |grant: &Grant| grant.claim == *uid && ground(grant) == *on;
+        let parts: Vec<&Grant> = self.grants().filter(|grant| own(grant)).collect();
+        let others = |grant: &Grant| grant.claim != *uid && parts.iter().any(|own| is_beside(own, grant));
+        !parts.is_empty() && !self.grants().any(others)
+    }
+
+    /// Stores a measurement and publishes it in the grants there, if the claim is still alone there.
     ///
     /// # Errors
     /// The limits of a grant cannot be written.
-    pub fn keep_measured(&mut self, measured: &MeasuredContext) -> Result<(), PrepareError> {
+    pub fn keep_measured(&mut self, uid: &ClaimUid, measured: &MeasuredContext) -> Result<(), PrepareError> {
+        if measured.outcome.is_ok() && !self.is_alone(uid, &measured.ground) {
+            return Ok(());
+        }
         self.notes.extend(measured.note());
         let (path, ground) = (self.site.sizes_path(), &measured.ground);
         let Some(driver) = self.site.parts.gauge.as_ref().and_then(|gauge| gauge.driver().map(str::to_owned))
@@ -164,7 +154,7 @@ impl Node {
         let mut sizes = kept.unwrap_or_else(|_| ContextSizes::none(&driver));
         match &measured.outcome {
             Ok(bytes) => sizes.note(ground.clone(), *bytes),
-            Err(why) if !why.is_no_fault() && measured.took >= COSTLY => {
+            Err(why) if measured.took >= COSTLY => {
                 sizes.note_failure(ground.clone(), Moment::now(), &chain(why));
             }
             Err(_) => return Ok(()),
@@ -180,28 +170,18 @@ impl Node {
     }
 }
 
-// === impl State ===
-
-impl State {
-    /// What other claims were promised of the memory that a grant has a part of.
-    fn promised_beside(&self, grant: &Grant) -> Bytes {
-        let others = self.others(&grant.claim).filter(|other| is_beside(grant, other));
-        Bytes(others.fold(0, |sum: u64, other| sum.saturating_add(other.memory.0)))
-    }
-}
-
 // === impl Site ===
 
 impl Site {
-    /// One grant of each ground with memory that the shim accounts, and the UUID that its processes read.
+    /// Each ground with memory that the shim accounts, and the UUID that its processes read.
     fn grounds<'g>(
         &self,
         grants: impl Iterator<Item = &'g Grant>,
         wanted: impl Fn(&Limits) -> bool,
-    ) -> BTreeMap<ContextDevice, (Grant, CardUuid)> {
+    ) -> BTreeMap<ContextDevice, CardUuid> {
         let counted = |grant: &Grant| {
             let limits = self.counted(grant).filter(&wanted)?;
-            Some((ground(grant), (grant.clone(), CardUuid::new(limits.card.as_str()).ok()?)))
+            Some((ground(grant), CardUuid::new(limits.card.as_str()).ok()?))
         };
         grants.filter_map(counted).collect()
     }
@@ -245,10 +225,9 @@ impl Site {
 // === impl MeasuredContext ===
 
 impl MeasuredContext {
-    /// Where it could not be measured there is a note of it, unless another time will do.
+    /// A note if it could not be measured.
     fn note(&self) -> Option<String> {
-        let why = self.outcome.as_ref().err().filter(|why| !why.is_no_fault())?;
-        Some(unmeasured(&self.visible, &chain(why)))
+        self.outcome.as_ref().err().map(|why| unmeasured(&self.visible, &chain(why)))
     }
 }
 

@@ -146,7 +146,7 @@ fn damaged_sizes_without_a_measurement_leave_2_mib_pages() {
     machine.fault("cuDevicePrimaryCtxRetain", "{ error = 2 }");
     let (said, found) = pages(machine.told(&["--memory", "1Gi"]));
     assert_eq!(found, Pages::ASSUMED);
-    assert!(said.contains(": checksum: found ") && said.contains("pages of 2 MiB are assumed"), "{said}");
+    assert!(said.contains(": content: found ") && said.contains("pages of 2 MiB are assumed"), "{said}");
 }
 
 #[test]
@@ -195,39 +195,20 @@ fn card_in_use_by_foreign_processes_is_measured_afterwards() {
 }
 
 #[test]
-fn measurement_beside_tenants_uses_only_unpromised_memory() {
+fn context_is_measured_only_by_a_run_that_is_alone() {
     let machine = machine(CONTEXT);
-    let seen = machine.dir().join("live");
-    let held = |memory: &str| {
-        // It prints its limits on command.
-        let script = format!("echo ready; read line; cat $ALIQUOT_GRANTS/*/limits >{}", seen.display());
-        let mut run = machine.aliquot("run", &["--memory", memory, "--", "sh", "-c", &script]);
-        let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        assert_eq!(
-            BufReader::new(run.stdout.take().unwrap()).lines().next().unwrap().unwrap(),
-            "ready",
-            "{memory}"
-        );
-        run
-    };
     machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
-    let full = held("78Gi");
+    let mut other = machine.aliquot("run", &["--memory", "40Gi", "--", "sh", "-c", "echo ready; read line"]);
+    let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let line = BufReader::new(other.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    assert_eq!(line, "ready");
     machine.no_fault();
     assert_eq!((machine.told_quietly(), machine.bench.card().high_water()), (0, 0), "no context was made");
-    end(full);
-    machine.fault("cuDevicePrimaryCtxRetain", "{ error = 999 }");
-    let half = held("40Gi");
-    // What a difference says could be this tenant's doing.
-    machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "{ error = 3 }");
-    assert_eq!(machine.told_quietly(), 0);
-    machine.no_fault();
-    assert_eq!(machine.told_quietly(), CONTEXT);
+    end(other);
+    assert_eq!((machine.told_quietly(), machine.claims()), (CONTEXT, 0));
     // One context, and the small allocations that tell the pages.
     let highest = machine.bench.card().high_water();
     assert!((CONTEXT..CONTEXT + 128 * MIB).contains(&highest), "{highest}");
-    end(half);
-    let live = region::read(&seen).unwrap().context_bytes;
-    assert_eq!(live, CONTEXT, "a claim from before gets the size as well");
 }
 
 #[test]

@@ -16,12 +16,11 @@ use aliquot_tests::machine::{CARDS, Machine};
 use aliquot_tests::shares::share_becomes;
 use aliquot_tests::simulated::Bench;
 use serde_json::Value;
-use tempfile::TempDir;
 
-const GIB: u64 = 1 << 30;
+pub(crate) const GIB: u64 = 1 << 30;
 
 /// The one that a list has.
-fn only(list: &Value) -> &Value {
+pub(crate) fn only(list: &Value) -> &Value {
     match list.as_array().map(Vec::as_slice) {
         Some([one]) => one,
         _ => panic!("not one: {list}"),
@@ -32,7 +31,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn end(mut child: Child) -> Option<i32> {
+pub(crate) fn end(mut child: Child) -> Option<i32> {
     drop(child.stdin.take());
     child.wait().unwrap().code()
 }
@@ -393,68 +392,6 @@ fn long_kernels_keep_their_share_under_both_kinds_of_samples() {
         println!("{kind}: {share:.1} %");
         assert!((48.0..=52.0).contains(&share), "{kind}: {share:.1} %");
     }
-}
-
-#[test]
-fn top_shows_who_uses_the_cards_and_whether_limits_are_held() {
-    let machine = Machine::of(CARDS);
-    assert_eq!(
-        machine.top(&["-n", "0"])["cards"],
-        serde_json::json!([]),
-        "nothing is promised in this state"
-    );
-    let (held, words) =
-        machine.tenant(&["--memory", "4Gi", "--cores", "25", "--card", "0"], &["fill", "1024"]);
-    // On the same card without a grant.
-    let mut stranger = machine.bench.command(aliquot());
-    stranger.args(["demo-tenant", "work", "1000000"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut stranger = stranger.spawn().unwrap();
-    BufReader::new(stranger.stdout.take().unwrap()).lines().next().unwrap().unwrap();
-    let mut value = Value::Null;
-    let percent = |value: &Value| value.as_f64().unwrap_or(0.0);
-    wait_for("the driver's samples", || {
-        value = machine.top(&["-n", "0.5"]);
-        let card = only(&value["cards"]);
-        percent(&card["driver"]["busyPercent"]) > 50.0
-            && percent(&only(&card["outside"])["measuredPercent"]) > 50.0
-    });
-    let card = only(&value["cards"]);
-    assert_eq!((&card["name"], &card["index"]), (&"NVIDIA H100 80GB HBM3".into(), &0.into()), "{card}");
-    assert_eq!(
-        (&card["health"]["state"], &card["memoryBytes"]),
-        (&"healthy".into(), &(81_559_u64 << 20).into())
-    );
-    assert_eq!(card["driver"]["usedBytes"], machine.bench.card().in_use(), "{card}");
-    assert_eq!(card["driver"]["highWaterBytes"], Value::Null, "NVML does not say");
-    assert_eq!(only(&card["outside"])["pid"], stranger.id(), "{card}");
-    let share = only(&card["shares"]);
-    assert_eq!(
-        (&share["enforcement"]["state"], &share["memory"]["limitBytes"]),
-        (&"observed".into(), &(4 * GIB).into())
-    );
-    assert_eq!(share["compute"]["guaranteedPercent"].as_f64(), Some(25.0), "{share}");
-    let process = only(&share["processes"]);
-    assert_eq!(process["pid"].to_string(), words[1]);
-    assert!(
-        process["driverBytes"].as_u64() >= Some(GIB) && process["bookedBytes"] == process["driverBytes"],
-        "{process}"
-    );
-    // A user that names simulated cards means these.
-    let other = TempDir::new().unwrap();
-    fs::write(other.path().join("node.toml"), "card = []").unwrap();
-    assert_eq!(
-        machine.top(&["-n", "0", "--cards", &other.path().display().to_string()])["cards"][0]["driver"],
-        Value::Null
-    );
-    machine.bench.card().set_health(Health::Lost);
-    let lost = machine.top(&["-n", "0"]);
-    let said = lost["problems"].to_string();
-    assert!(said.contains("this machine's cards") && said.contains("card 0: NVML error 15"), "{said}");
-    assert_eq!(only(&lost["cards"])["driver"], Value::Null, "what is promised on it is shown");
-    machine.bench.card().set_health(Health::Well);
-    assert_eq!((end(held).is_some(), end(stranger).is_some()), (true, true));
-    let old = Machine::of("driver = \"470.57.02\"").top(&["-n", "0"]);
-    assert!(old["problems"].to_string().contains("found version 470.57.02, expected 510"), "{old}");
 }
 
 #[test]

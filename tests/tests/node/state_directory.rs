@@ -119,9 +119,8 @@ fn the_promises_of_another_node_are_refused_and_kept() {
 
 /// Files and directories of a state that a command of root opens.
 const FILES: [&str; 7] = ["lock", "journal", "contexts", "health", "health.lock", "limits.lock", "xids"];
-const DIRECTORIES: [&str; 9] =
-    ["hardware", "cards", "grants", "lib", "cdi", "runs", "living", "governors", "measuring"];
-/// Exit code of a command whose node refuses.
+const DIRECTORIES: [&str; 8] = ["hardware", "cards", "grants", "lib", "cdi", "runs", "living", "governors"];
+/// Exit code of a command that its node refuses.
 const REFUSED: Option<i32> = Some(3);
 /// A user that does not own the tests.
 const OTHER_USER: u32 = 65534;

@@ -1,12 +1,8 @@
 //! Measures the size of a context on the card of a run, before its command starts and without the node's lock.
 
-use std::collections::BTreeSet;
-use std::io::{self, Write as _};
+use aliquot_core::id::ClaimUid;
 
-use aliquot_core::id::{CardUuid, ClaimUid};
-
-use crate::contexts::MeasuringTurn;
-use crate::node::{Access, Node};
+use crate::node::{Access, ContextMeasurement, Node};
 
 use super::super::failure::Failure;
 use super::super::output::Terminal;
@@ -21,50 +17,20 @@ pub(super) fn measure(
     mut node: Node,
     terminal: &mut Terminal<'_>,
 ) -> Result<(Node, Result<(), String>), Failure> {
-    let reopened = |terminal: &mut Terminal<'_>| home.open_as_it_is(Access::Change, terminal);
-    let mut looked_at = BTreeSet::new();
-    let mut had: Option<(CardUuid, MeasuringTurn)> = None;
-    loop {
-        let next = node.to_measure(claim, &mut looked_at);
-        say(&mut node, terminal);
-        let Some(measuring) = next else { return Ok((node, Ok(()))) };
-        let ground = measuring.ground().clone();
-        if had.as_ref().is_none_or(|(card, _)| *card != ground.card) {
-            // Never two of them.
-            drop(had.take());
-            let failed = |error| home.failed("lock", error);
-            let Some(turn) = MeasuringTurn::now(&home.state, &ground.card).map_err(failed)? else {
-                drop(node);
-                let turn = MeasuringTurn::wait(&home.state, &ground.card, |holder| {
-                    measuring.tell();
-                    // A closed standard error is no reason to stop waiting.
-                    drop(writeln!(
-                        io::stderr(),
-                        "waiting for {holder}, which measures on card {}",
-                        ground.card
-                    ));
-                })
-                .map_err(failed)?;
-                had = Some((ground.card, turn));
-                (node, _) = reopened(terminal)?;
-                // The size may be known now, and the grants on the card may have changed.
-                continue;
-            };
-            had = Some((ground.card.clone(), turn));
-        }
-        drop(node);
-        let measured = measuring.take();
-        (node, _) = reopened(terminal)?;
-        let kept = node.keep_measured(&measured);
-        say(&mut node, terminal);
-        if let Err(error) = kept {
-            let why = chain(&error);
-            // A claim that cannot be released now stays in the journal, for the next call.
-            return match node.release(claim) {
-                Ok(_) | Err(_) => Ok((node, Err(why))),
-            };
-        }
-        looked_at.insert(ground);
+    let unknown = node.to_measure(claim);
+    say(&mut node, terminal);
+    if unknown.is_empty() {
+        return Ok((node, Ok(())));
+    }
+    drop(node);
+    let measured: Vec<_> = unknown.into_iter().map(ContextMeasurement::take).collect();
+    let (mut node, _) = home.open_as_it_is(Access::Change, terminal)?;
+    let kept = measured.iter().try_for_each(|measured| node.keep_measured(claim, measured));
+    say(&mut node, terminal);
+    let Err(error) = kept else { return Ok((node, Ok(()))) };
+    // A claim that cannot be released now stays in the journal, for the next call.
+    match node.release(claim) {
+        Ok(_) | Err(_) => Ok((node, Err(chain(&error)))),
     }
 }
 
