@@ -32,7 +32,7 @@ pub(super) struct Context {
     pub(super) selectors: HashMap<String, Option<String>>,
 }
 
-/// Most selectors whose verdict is kept; more are compiled again.
+/// Most selectors with a stored verdict; more are compiled again.
 const SELECTORS_KEPT: usize = 1024;
 
 /// Where a field is: a chain to the root, on the stack.
@@ -78,7 +78,7 @@ impl<'p> Path<'p> {
         Self { parent: Some(self), step: PathStep::Item(index), line: node.line }
     }
 
-    /// An item of a list whose lines are not known any more: the line is that of what has it.
+    /// An item of a list without known lines: the line is that of what has it.
     pub(super) fn missing_item(&'p self, index: usize) -> Self {
         Self { parent: Some(self), step: PathStep::Item(index), line: self.line }
     }

@@ -105,7 +105,7 @@ fn toleration(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<
     Some(Toleration { key, operator, effect, seconds })
 }
 
-/// Reads the `spec` of a `DeviceTaintRule`. A rule whose selection is not understood is left out, since it would taint
+/// Reads the `spec` of a `DeviceTaintRule`. A rule with a selection that is not understood is left out, since it would taint
 /// more than was meant.
 pub(super) fn rule(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<TaintRule> {
     let (mut selector, mut taint) = (None, None);

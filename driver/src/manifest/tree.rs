@@ -3,13 +3,7 @@
 //! The text may be hostile. Depth, the nodes that aliases may bring, and the size of the text are bounded; a key that
 //! appears twice is an error, and so is an alias that stands inside what it names. Scalars stay as written: whether
 //! `1e9` is a number or a quantity is for the field to say.
-//!
-//! ```text
-//!  text ─▶ block: lines as programs print them ─────────────────▶ documents
-//!             └─ the first that is not ─▶ the whole of YAML ────────▲
-//! ```
 
-mod block;
 mod scalar;
 
 use std::borrow::Cow;
@@ -17,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span};
 
-use block::{Blocks, Next};
 use scalar::is_null;
 
 pub(super) use scalar::{Plain, plain};
@@ -70,26 +63,9 @@ pub(super) struct TreeError {
 
 /// The documents of a text, one after another; ends at the first error.
 pub(super) struct Documents<'a> {
-    text: &'a str,
-    way: Way<'a>,
-    /// Documents that came.
-    count: usize,
-}
-
-/// How the text is read.
-enum Way<'a> {
-    /// Line by line, as long as it is in block form.
-    Blocks(Blocks<'a>),
-    /// As YAML may be.
-    Whole(Box<DocumentStream<'a>>),
-    /// No more.
-    Ended,
-}
-
-/// The documents of any YAML text.
-struct DocumentStream<'a> {
     events: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
     aliased: usize,
+    ended: bool,
 }
 
 /// A document under construction.
@@ -99,7 +75,7 @@ struct Builder<'a> {
     aliased: usize,
 }
 
-/// A container whose end has not come.
+/// A container without its end yet.
 struct OpenContainer<'a> {
     line: usize,
     anchor: usize,
@@ -121,57 +97,11 @@ enum OpenKind<'a> {
 
 impl<'a> Documents<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        let way =
-            Blocks::of(text).map_or_else(|| Way::Whole(Box::new(DocumentStream::of(text))), Way::Blocks);
-        Self { text, way, count: 0 }
-    }
-
-    fn document(&mut self) -> Result<Option<YamlNode<'a>>, TreeError> {
-        if let Way::Blocks(blocks) = &mut self.way {
-            match blocks.next() {
-                Next::Document(node) => return Ok(Some(node)),
-                Next::End => return Ok(None),
-                Next::Declined => {}
-            }
-            // What came is read again: documents do not say where they begin.
-            let mut whole = DocumentStream::of(self.text);
-            for _ in 0..self.count {
-                whole.document()?;
-            }
-            self.way = Way::Whole(Box::new(whole));
-        }
-        match &mut self.way {
-            Way::Whole(whole) => whole.document(),
-            Way::Blocks(_) | Way::Ended => Ok(None),
-        }
-    }
-}
-
-impl<'a> Iterator for Documents<'a> {
-    type Item = Result<YamlNode<'a>, TreeError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if matches!(self.way, Way::Ended) {
-            return None;
-        }
-        let next = self.document();
-        match &next {
-            Ok(Some(_)) => self.count += 1,
-            Ok(None) | Err(_) => self.way = Way::Ended,
-        }
-        next.transpose()
-    }
-}
-
-// === impl DocumentStream ===
-
-impl<'a> DocumentStream<'a> {
-    fn of(text: &'a str) -> Self {
         let mut options = Options::default();
         options.set_emit_comments(false);
         options.flow_nesting_limit = DEPTH_MAX;
         options.block_nesting_limit = 2 * DEPTH_MAX;
-        Self { events: Parser::new_from_str_with_options(text, options), aliased: 0 }
+        Self { events: Parser::new_from_str_with_options(text, options), aliased: 0, ended: false }
     }
 
     fn document(&mut self) -> Result<Option<YamlNode<'a>>, TreeError> {
@@ -193,6 +123,19 @@ impl<'a> DocumentStream<'a> {
                 }
             }
         }
+    }
+}
+
+impl<'a> Iterator for Documents<'a> {
+    type Item = Result<YamlNode<'a>, TreeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.document();
+        self.ended = !matches!(next, Ok(Some(_)));
+        next.transpose()
     }
 }
 
