@@ -20,9 +20,7 @@
 //!   whole card.
 
 mod resource_name;
-
-use std::cmp::Reverse;
-use std::fmt;
+mod words;
 
 use crate::catalogue::{CardModel, called};
 use crate::id::{ModelId, TemplateName};
@@ -30,11 +28,10 @@ use crate::partition::{PartitionTable, ShareSupport, Template};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
 use resource_name::{ResourceName, with_number};
+use words::{KnownNames, OfferList};
 
 /// Longest text that is looked at; the longest sensible one has half of it.
 const TEXT_BYTES_MAX: usize = 128;
-/// Most models that one message lists.
-const MODELS_LISTED_MAX: usize = 6;
 
 /// A requested part of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,9 +115,6 @@ pub enum ResolveError {
     },
 }
 
-/// Names at hand, the alike ones alone where there are many.
-struct KnownNames<'a>(&'a str, &'a [String]);
-
 /// What a model could give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelOffers {
@@ -132,8 +126,6 @@ pub struct ModelOffers {
     pub shares_of: Option<Bytes>,
 }
 
-/// Names that a message lists at most.
-const NAMES_LISTED: usize = 12;
 /// Decimals of a percentage or of a decimal fraction at most.
 const DECIMALS_MAX: usize = 4;
 /// Fractions that are one character.
@@ -398,105 +390,6 @@ fn offers(model: &CardModel) -> ModelOffers {
     parts.sort_by_key(|(fraction, _)| *fraction);
     let shares_of = (model.shareable == ShareSupport::Enforceable).then_some(model.memory);
     ModelOffers { model: model.id.clone(), parts, shares_of }
-}
-
-// === impl KnownNames ===
-
-impl fmt::Display for KnownNames<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(text, names) = self;
-        if names.len() <= NAMES_LISTED {
-            return write!(f, "expected one of {}", names.join(", "));
-        }
-        let plain = |name: &str| name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "");
-        let wanted = plain(text);
-        let nearness = |name: &str| {
-            let name = plain(name);
-            (Reverse(in_common(&name, &wanted)), name.len().abs_diff(wanted.len()))
-        };
-        let mut near: Vec<&String> = names.iter().collect();
-        near.sort_by_cached_key(|name| nearness(name));
-        let listed: Vec<&str> = near.iter().take(NAMES_LISTED).map(|name| name.as_str()).collect();
-        write!(
-            f,
-            "expected a part and a model such as `1/4 Ascend310P`, `25% H100`, `8Gi` or `1g.10gb`; of {} names the \
-             nearest are {}",
-            names.len(),
-            listed.join(", ")
-        )
-    }
-}
-
-/// Length of the longest text that is in both.
-fn in_common(one: &str, other: &str) -> usize {
-    let (one, other) = (one.as_bytes(), other.as_bytes());
-    let run =
-        |i: usize, j: usize| one.iter().skip(i).zip(other.iter().skip(j)).take_while(|(a, b)| a == b).count();
-    let at = |i: usize| (0..other.len()).map(move |j| run(i, j)).max().unwrap_or(0);
-    (0..one.len()).map(at).max().unwrap_or(0)
-}
-
-// === impl Ask ===
-
-impl fmt::Display for Ask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.part {
-            AskedPart::Fraction(fraction) => write!(f, "{fraction}")?,
-            AskedPart::Memory(memory) => write!(f, "{memory}")?,
-            AskedPart::Named(text) => write!(f, "{text}")?,
-        }
-        self.model.as_ref().map_or(Ok(()), |model| write!(f, " of {model}"))
-    }
-}
-
-// === impl FractionChoice ===
-
-impl fmt::Display for FractionChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Whole => f.write_str("the whole card"),
-            Self::Templates(names) => {
-                let names: Vec<&str> = names.iter().map(TemplateName::as_str).collect();
-                f.write_str(&names.join(" or "))
-            }
-            Self::Share { memory, cores } if *cores == Cores::NONE => {
-                write!(f, "a share of {memory} with best-effort compute")
-            }
-            Self::Share { memory, cores } => write!(f, "a share of {memory} and {cores} of the compute"),
-        }
-    }
-}
-
-// === impl ModelOffers ===
-
-impl fmt::Display for ModelOffers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.model)?;
-        for (fraction, names) in &self.parts {
-            let names: Vec<&str> = names.iter().map(TemplateName::as_str).collect();
-            write!(f, "{fraction} ({}), ", names.join(", "))?;
-        }
-        match self.shares_of {
-            None => f.write_str("the whole card"),
-            Some(memory) => write!(f, "shares from 1% and 1Mi up to all {memory}"),
-        }
-    }
-}
-
-/// What several models have; a long list is cut.
-struct OfferList<'a>(&'a [ModelOffers]);
-
-impl fmt::Display for OfferList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, offers) in self.0.iter().take(MODELS_LISTED_MAX).enumerate() {
-            let between = if i == 0 { "" } else { "; " };
-            write!(f, "{between}{offers}")?;
-        }
-        match self.0.len().saturating_sub(MODELS_LISTED_MAX) {
-            0 => Ok(()),
-            more => write!(f, "; and {more} more models"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A value whose copies are one value in memory. A change of a copy gives it a value of its own.
+/// A value with copies that are one value in memory. A change of a copy gives it a value of its own.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct SharedValue<T>(Arc<T>);
 

@@ -40,7 +40,7 @@ pub(super) enum Kind {
 }
 
 /// What distinguishes the devices of one card.
-pub(super) struct DeviceFacts<'a> {
+pub(super) struct PublishedFacts<'a> {
     pub(super) kind: Kind,
     pub(super) profile: &'a str,
     pub(super) fraction: Option<Fraction>,
@@ -94,7 +94,7 @@ impl CardAttributes {
     /// All attributes of one device.
     pub(super) fn of_device(
         &self,
-        face: &DeviceFacts<'_>,
+        face: &PublishedFacts<'_>,
         problems: &mut Vec<OfferProblem>,
     ) -> BTreeMap<String, AttributeValue> {
         let mut all = self.common.clone();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::OfferedPart;
-use super::attributes::{CardAttributes, DeviceFacts, Kind, extras_of_card};
+use super::attributes::{CardAttributes, Kind, PublishedFacts, extras_of_card};
 use super::counters::CardCounters;
 use super::names::{self, PartHash};
 use super::order::TemplatePlacement;
@@ -91,7 +91,7 @@ impl<'a> Maker<'a> {
             Sharing::Exclusive => Isolation::Hardware,
             Sharing::Shareable => Isolation::Cooperative,
         };
-        let face = DeviceFacts {
+        let face = PublishedFacts {
             kind: Kind::Card,
             profile: "whole",
             fraction: Some(Fraction::WHOLE),
@@ -129,7 +129,7 @@ impl<'a> Maker<'a> {
         let part = Part::Partition { template: template.name.clone(), placement: placement.name.clone() };
         let takes = template.consumes.plus(&placement.consumes)?;
         let sharing = self.sharing(template.shareable, template.memory);
-        let face = DeviceFacts {
+        let face = PublishedFacts {
             kind: Kind::Partition,
             profile: template.name.as_str(),
             fraction: Some(template.fraction),
@@ -151,7 +151,7 @@ impl<'a> Maker<'a> {
 
     /// One copy of a slot.
     fn slot(&mut self, slot: &Slot, copy: u32) -> PartDevice {
-        let face = DeviceFacts {
+        let face = PublishedFacts {
             kind: Kind::Slot,
             profile: &slot.name,
             fraction: fraction_of(slot.memory, self.card.memory),
@@ -181,7 +181,7 @@ impl<'a> Maker<'a> {
     fn build(
         &mut self,
         prefix: &str,
-        face: &DeviceFacts<'_>,
+        face: &PublishedFacts<'_>,
         part: Part,
         memory: Bytes,
         cores: Cores,

@@ -36,7 +36,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 /// Bit of the measuring word: the gate is closed.
 const SHUT: u32 = 1;
 
-/// A slot whose owner was in a call.
+/// A slot with an owner that was in a call.
 struct SlotInCall {
     number: usize,
     owner: u64,

@@ -1,15 +1,16 @@
 use std::fs::{File, OpenOptions};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use aliquot_abi::limits::{FailMode, ManagedPolicy, MemoryLimit, Pages, Text};
-
+use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Pages, Text};
+use aliquot_enforce::share::Terms;
+use aliquot_enforce::units::Ppm;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::news::{Candidate, LeaderLock};
 use super::*;
 use crate::disk::Seam;
-use crate::region::read;
+use crate::region::{read, wake};
 use crate::run::cards::ProcessTime;
 
 const CARD: &str = "GPU-00000000-0000-0000-0000-000000000001";
