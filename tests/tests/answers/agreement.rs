@@ -15,8 +15,10 @@ use aliquot_tests::oracle::Oracle;
 use aliquot_tests::scenes::{Scene, scenes};
 use serde_json::{Value, json};
 
-const CASES: u64 = 6_000;
-const CLAIMS_PER_NODE: usize = 40;
+/// Random cases of a comparison; `ALIQUOT_CASES` sets another number.
+const CASES: u64 = 1_500;
+/// Random claims for each node and layout; `ALIQUOT_CLAIMS` sets another number.
+const CLAIMS_PER_NODE: u64 = 16;
 /// Differences that a failure shows in full.
 const SHOWN: usize = 6;
 
@@ -136,7 +138,13 @@ fn random_cases_in_1_37_are_decided_as_1_37_decides_them() {
     // Most of what 1.36 gets wrong is mended. What is left is on the page of differences.
     compared(&mut oracle, Release::V1_37, KnownDefects::Touch).assert_at_most(12);
     let of_1_36 = compared(&mut oracle, Release::V1_36, KnownDefects::Touch);
-    assert!(of_1_36.differences.len() > 100, "1.36 and 1.37 differ in {} cases", of_1_36.differences.len());
+    let least = of_1_36.cases / 60;
+    assert!(of_1_36.differences.len() > least, "1.36 and 1.37 differ in {} cases", of_1_36.differences.len());
+}
+
+/// A number from the environment.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
 /// What came of the random cases on both sides.
@@ -159,7 +167,8 @@ impl Compared {
         let count = |name| self.counts.get(name).copied().unwrap_or(0);
         let counts = &self.counts;
         if !self.alone {
-            let each = count("placed") >= 2_000 && count("refused") >= 2_000 && count("aborted") >= 100;
+            let (third, some) = (self.cases / 3, self.cases / 60);
+            let each = count("placed") >= third && count("refused") >= third && count("aborted") >= some;
             assert!(each, "{counts:?}");
             assert!(count("not read") + count("too long for upstream") <= self.cases / 50, "{counts:?}");
         }
@@ -168,7 +177,7 @@ impl Compared {
 
 fn compared(oracle: &mut Oracle, release: Release, defects: KnownDefects) -> Compared {
     let alone = std::env::var("ALIQUOT_AGREEMENT_SEED").ok().map(|seed| seed.parse::<u64>().unwrap());
-    let seeds = alone.map_or(0..CASES, |seed| seed..seed + 1);
+    let seeds = alone.map_or(0..number("ALIQUOT_CASES", CASES), |seed| seed..seed + 1);
     let cases: Vec<Case> = seeds.map(|seed| Case::from_seed(seed, defects)).collect();
     let answers = oracle.ask_all(cases.iter().map(Case::request)).unwrap();
     let mut found = Compared {
@@ -260,11 +269,12 @@ fn compare_fill(scene: &Scene, claims: &[ResourceClaim]) -> Result<(usize, usize
 fn every_node_and_layout_fills_up_as_under_upstream() {
     let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return };
     let mut random = Random::new(20_261_121);
+    let count = usize::try_from(number("ALIQUOT_CLAIMS", CLAIMS_PER_NODE)).unwrap();
     let scenes: Vec<(Scene, Vec<Value>)> = scenes()
         .unwrap()
         .into_iter()
         .map(|scene| {
-            let claims = scene.claims(&mut random, CLAIMS_PER_NODE);
+            let claims = scene.claims(&mut random, count);
             (scene, claims)
         })
         .filter(|(_, claims)| !claims.is_empty())
@@ -292,5 +302,6 @@ fn every_node_and_layout_fills_up_as_under_upstream() {
     println!("{placed} placed, {refused} refused on {} nodes", scenes.len());
     let shown = differences.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("\n");
     assert!(differences.is_empty(), "{} of {} nodes differ\n{shown}", differences.len(), scenes.len());
-    assert!(placed >= 1_000 && refused >= 500, "{placed} placed, {refused} refused");
+    let total = placed + refused;
+    assert!(placed >= total / 4 && refused >= total / 16, "{placed} placed, {refused} refused");
 }
