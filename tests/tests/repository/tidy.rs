@@ -18,7 +18,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("aliquot_backend_nvidia", &["driver/src/hardware/vendors.rs", "driver/backends/nvidia/", "tests/"]),
     ("aliquot_backend_ascend", &["driver/src/hardware/vendors.rs", "driver/backends/ascend/", "tests/"]),
     ("regex::", &["core/cel/src/"]),
-    ("toml::", &["core/src/catalogue/text.rs", "core/src/offer/text.rs", "driver/backends/sim/", "tests/"]),
+    ("toml::", &["core/src/catalogue/text.rs", "core/src/offer/text", "driver/backends/sim/", "tests/"]),
     ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
     ("crc32c", &["driver/src/checkpoint", "tests/"]),
     ("clap", &["driver/src/cli", "driver/src/bin/", "tests/cluster/src/main.rs"]),
