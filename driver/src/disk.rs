@@ -198,7 +198,7 @@ impl Disk {
         mode: Mode,
         write: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> io::Result<()> {
-        // A read-only temp file of a killed writer could not be opened for writing by anybody but root.
+        // A read-only temp file of a killed writer could be opened for writing by root alone.
         self.remove_file(temp)?;
         self.seam.before("create")?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

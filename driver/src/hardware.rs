@@ -41,7 +41,7 @@ pub fn open_machine(catalogue: &Catalogue) -> Result<Arc<MachineCards>, Hardware
 /// The same for containers, which get the driver's files from a place on the host.
 ///
 /// # Errors
-/// As [`open_machine`]; a vendor whose driver root is named and has no driver counts as one without cards.
+/// As [`open_machine`]; a vendor with a named driver root and no driver there counts as one without cards.
 pub fn open_machine_for_containers(
     catalogue: &Catalogue,
     place: &HostRoots,
@@ -80,7 +80,7 @@ pub enum ContextSource {
         cards: Arc<dyn DeviceBackend>,
         /// Version of the driver, for which measurements are stored.
         driver: String,
-        /// Called with a card whose context takes long to measure.
+        /// Called with a card if its context takes long to measure.
         slow: fn(&CardUuid),
     },
 }
@@ -129,7 +129,7 @@ impl Hardware {
         }
     }
 
-    /// This machine's own cards. `slow` is called with a card whose context takes long to measure.
+    /// This machine's own cards. `slow` is called with a card if its context takes long to measure.
     ///
     /// # Errors
     /// None in practice: the machine's name is constant.

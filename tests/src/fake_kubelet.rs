@@ -98,7 +98,7 @@ impl FakeKubelet {
         }
     }
 
-    /// One round of a kubelet's plugin watcher: forgets plugins whose sockets are gone, accepts those with new ones.
+    /// One round of a kubelet's plugin watcher: forgets plugins without a socket, accepts those with new ones.
     pub async fn reconcile(&self) {
         let found = self.registrations();
         self.plugins.lock().retain(|(socket, _)| found.contains(socket));

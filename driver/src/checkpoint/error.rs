@@ -47,7 +47,7 @@ pub enum JournalError {
         /// What belongs there.
         expected: String,
     },
-    /// The file is of a newer version, whose sense this one would lose.
+    /// The file is of a newer version: this one would lose some of it.
     #[error(
         "journal {}: version {version} wants a reader of version {min_reader} or later, this one has {VERSION}: start \
          the newer program. {ADVICE}",

@@ -85,7 +85,7 @@ impl JournalFile {
         Ok(Some(bytes))
     }
 
-    /// Refuses a directory whose grants have lost their journal.
+    /// Refuses a directory with grants and no journal.
     ///
     /// # Errors
     /// There are grants.

@@ -15,7 +15,7 @@
 //! | lines up to `sealed` bytes of the file | `chain`: the last line's; a line that is absent, repeated or moved breaks it |
 //!
 //! Behind the sealed bytes follow whole lines, then at most one that was cut short. The header line keeps its form in every
-//! version: a reader learns from it whether it may read on. `min-reader` is the lowest version whose readers keep
+//! version: a reader learns from it whether it may read on. `min-reader` is the lowest version with readers that keep
 //! the sense of the file; such a reader carries top-level fields of claims and partitions that it does not know, and
 //! writes them back; a number beyond 64 bits keeps the precision of a double.
 
@@ -28,7 +28,7 @@ use super::{Change, Journal, JournalError, NewerFields, v1};
 
 /// Version that this code writes.
 pub const VERSION: u32 = 1;
-/// Lowest version whose readers understand what this code writes.
+/// Lowest version with readers that understand what this code writes.
 pub const MIN_READER: u32 = 1;
 /// Longest line, in bytes: a claim of 32 devices takes less than 16 KiB.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;

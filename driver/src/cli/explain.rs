@@ -15,7 +15,7 @@ use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
 use super::progress::StatusLine;
 
-/// Nodes whose reasons are shown one by one.
+/// Most nodes with their reasons shown one by one.
 const NODES_SHOWN: usize = 5;
 /// Devices of one reason that are named.
 const DEVICES_SHOWN: usize = 4;

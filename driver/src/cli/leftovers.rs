@@ -35,7 +35,7 @@ pub(super) fn give_back_simulated(
     give_back(node, state, &SimulatedCards { state: state.clone(), libraries: state.join("lib") }, terminal)
 }
 
-/// Gives back what runs hold whose supervisors were killed; whether there was any.
+/// Gives back what runs of killed supervisors hold; whether there was any.
 pub(super) fn give_back(
     node: &mut Node,
     state: &Path,

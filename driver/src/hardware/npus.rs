@@ -132,7 +132,7 @@ fn chips<'c>(cards: impl Iterator<Item = &'c Card>, catalogue: &Catalogue) -> Ve
     chips
 }
 
-/// The words of a die whose identity is this UUID; `None`: no die has it.
+/// The words of the die with this UUID; `None`: no die has it.
 fn die_of(uuid: &CardUuid) -> Option<[u32; 5]> {
     let digits = uuid.as_str().strip_prefix("NPU-")?;
     let lengths: Vec<usize> = digits.split('-').map(str::len).collect();

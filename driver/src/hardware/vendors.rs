@@ -111,7 +111,7 @@ pub fn all() -> Vec<Vendor> {
     vec![cuda(), dcmi()]
 }
 
-/// The files of NVIDIA's driver on a host whose root is seen at `host`.
+/// The files of NVIDIA's driver on a host with its root seen at `host`.
 ///
 /// # Errors
 /// [`DriverRootError`]: there is no driver, or it is half installed.
@@ -165,7 +165,7 @@ impl MachineCards {
     /// The same for containers, which get the driver's files from a place on the host.
     ///
     /// # Errors
-    /// As [`MachineCards::open`]. A vendor whose driver root is named and has no driver counts as one without cards.
+    /// As [`MachineCards::open`]. A vendor with a named driver root and no driver there counts as one without cards.
     pub fn open_for_containers(catalogue: &Catalogue, place: &HostRoots) -> Result<Arc<Self>, NoCards> {
         Self::of(catalogue, Some(place))
     }

@@ -31,7 +31,7 @@ pub(super) struct Turns {
 #[derive(Debug, Default)]
 struct Lines {
     next: u64,
-    /// By subject, the operation whose turn it is and those behind it. A subject without operations has none.
+    /// By subject, the operation that has the turn and those behind it. A subject without operations has none.
     waiting: BTreeMap<Subject, VecDeque<u64>>,
 }
 

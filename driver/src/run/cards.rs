@@ -24,7 +24,7 @@ use crate::region::Footprint;
 
 /// The cards of a node, for commands that run on them.
 pub trait Cards {
-    /// Vendors on whose cards commands can be run, the preferred one first.
+    /// Vendors with cards on which commands can be run, the preferred one first.
     fn vendors(&self) -> Vec<Vendor>;
 
     /// How a command reaches the part of its grant.

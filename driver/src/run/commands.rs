@@ -31,7 +31,7 @@ impl Commands {
         Self(recorded.collect())
     }
 
-    /// Directory of the grants of the run whose command this process is.
+    /// Directory of the grants of the run that started this process as its command.
     pub(crate) fn grants_of(&self, pid: u32) -> Option<&Path> {
         let started = self.0.get(&pid)?;
         // A later process may have the number.

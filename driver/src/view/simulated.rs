@@ -90,7 +90,7 @@ fn unusable(error: &OpenError) -> String {
     format!("{}{advice}", chain(error))
 }
 
-/// Refuses cards that another user may write: their files hold a C library lock, whose pointers are trusted.
+/// Refuses cards that another user may write: their files hold a C library lock with trusted pointers.
 fn own(dir: &Path) -> Result<(), String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let user = nix::unistd::geteuid().as_raw();

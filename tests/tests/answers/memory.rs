@@ -31,7 +31,7 @@ fn peak(pid: u32) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().unwrap() << 10)
 }
 
-/// The memory of a command whose output is longer than a pipe, and that output.
+/// The memory of a command with more output than a pipe holds, and that output.
 fn memory_of(arguments: &[&str]) -> (u64, String) {
     let mut child = Command::new(program()).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
     let (mut text, mut chunk, mut most) = (Vec::new(), vec![0; PIPE / 2], 0);

@@ -1,4 +1,4 @@
-//! Commands and local runs on a node whose state the node agent owns.
+//! Commands and local runs on a node with its state owned by the node agent.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
