@@ -71,7 +71,7 @@ impl Fleet {
         let file = found.load().map_err(|error| fail(&error))?;
         let sim = SimNode::in_memory(&file, &Catalogue::embedded()).map_err(|error| fail(&error))?;
         let inventory = sim.discover().map_err(|error| fail(&error))?;
-        let policy = LayoutPolicy { rules: Vec::new(), default: layout_of(layout)? };
+        let policy = LayoutPolicy { default: layout_of(layout)?, ..LayoutPolicy::default() };
         let server = ServerVersion::with_default_gates(36, 3);
         let named = |copy: usize| NodeName::new(format!("node-{copy:05}")).map_err(|error| fail(&error));
         let first = named(0)?;

@@ -3,6 +3,7 @@
 //! Backends make cards (from a real vendor library or a node file); the catalogue fills what a backend could not
 //! read. Inside core a card is immutable.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::id::{CardUuid, ModelId, PciAddress, Vendor};
@@ -44,6 +45,8 @@ pub struct Card {
     pub supply: Supply,
     /// Whether it works.
     pub health: Health,
+    /// What was noted of the whole card; of a card that the backend alone finds broken, nothing.
+    pub noted: BTreeSet<NotedFault>,
     /// Parts of it that accept no new claims, though the card works.
     pub unwell: Vec<Unwell>,
     /// Parts that exist on it already and that no journal of ours claims.
@@ -113,6 +116,21 @@ pub struct Unwell {
     pub part: Part,
     /// Why; shown to people.
     pub why: String,
+    /// What was noted.
+    pub fault: NotedFault,
+}
+
+/// What a note says is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotedFault {
+    /// Unknown: notes that cannot be read or are too many, or an error at a place that the card does not have.
+    Unknown,
+    /// A partition, by an error that names it.
+    Part,
+    /// The card, by an error.
+    Card,
+    /// The card: it answers no more.
+    Lost,
 }
 
 /// Everything found on one node, in index order.

@@ -367,6 +367,7 @@ impl CardModel {
             partitioning,
             supply: Supply::All,
             health,
+            noted: Default::default(),
             unwell: Vec::new(),
             found: identity.found,
         }

@@ -19,10 +19,10 @@
 //! A note about an instance applies to its place on the card: a new instance over the same memory is as
 //! unhealthy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::card::{Card, Health, Inventory, Unwell};
+use crate::card::{Card, Health, Inventory, NotedFault, Unwell};
 use crate::id::CardUuid;
 use crate::partition::Part;
 
@@ -207,7 +207,7 @@ impl Notes {
         let silent = notes.keys().filter(|(_, cause)| *cause == Cause::Silent).count();
         if held.len() + silent >= NOTES_OF_A_CARD_MAX {
             let why = format!("more errors than are noted; {WHAT_TO_DO}");
-            held.push(Unwell { part: Part::Card, why });
+            held.push(Unwell { part: Part::Card, why, fault: NotedFault::Unknown });
         }
         held
     }
@@ -221,9 +221,9 @@ impl Notes {
 
 /// What one note says against a card; `None`: nothing.
 fn judge(part: &Part, cause: Cause, at: UnixSeconds, codes: &dyn Codes) -> Option<Unwell> {
-    let (part, what) = match cause {
+    let (part, what, fault) = match cause {
         Cause::Silent => return None,
-        Cause::Lost => (Part::Card, "lost: it answers no more".to_owned()),
+        Cause::Lost => (Part::Card, "lost: it answers no more".to_owned(), NotedFault::Lost),
         Cause::Code(code) => {
             let Meaning { name, what, harm } = codes.meaning(code);
             let part = match harm {
@@ -231,10 +231,11 @@ fn judge(part: &Part, cause: Cause, at: UnixSeconds, codes: &dyn Codes) -> Optio
                 Harm::Part => part.clone(),
                 Harm::Card => Part::Card,
             };
-            (part, format!("{name}: {what}"))
+            let fault = if part == Part::Card { NotedFault::Card } else { NotedFault::Part };
+            (part, format!("{name}: {what}"), fault)
         }
     };
-    Some(Unwell { part, why: format!("{what}, seen on {at}; {WHAT_TO_DO}") })
+    Some(Unwell { part, why: format!("{what}, seen on {at}; {WHAT_TO_DO}"), fault })
 }
 
 /// Whether a card that is found again after it was lost was made well by that.
@@ -258,7 +259,7 @@ pub fn hold_against(inventory: &mut Inventory, notes: &Notes, found: Rediscovery
 /// Holds the same against all cards.
 pub fn hold_against_all(inventory: &mut Inventory, why: &str) {
     for card in &mut inventory.cards {
-        hold_one(card, Unwell { part: Part::Card, why: why.to_owned() });
+        hold_one(card, Unwell { part: Part::Card, why: why.to_owned(), fault: NotedFault::Unknown });
     }
 }
 
@@ -269,11 +270,14 @@ fn hold_one(card: &mut Card, unwell: Unwell) {
         }
         Part::Card | Part::Slot { .. } => false,
     };
-    match (&card.health, known) {
-        (_, true) => card.unwell.push(unwell),
-        // A fault at an unknown place may be anywhere on the card.
-        (Health::Healthy, false) => card.health = Health::Unhealthy(unwell.why),
-        (Health::Unhealthy(_), false) => {}
+    if known {
+        card.unwell.push(unwell);
+        return;
+    }
+    // A fault at an unknown place may be anywhere on the card.
+    card.noted.insert(if unwell.part == Part::Card { unwell.fault } else { NotedFault::Unknown });
+    if card.health == Health::Healthy {
+        card.health = Health::Unhealthy(unwell.why);
     }
 }
 
@@ -287,6 +291,13 @@ impl Card {
             return Some(why);
         }
         self.unwell.iter().find(|unwell| self.overlap(&unwell.part, part)).map(|unwell| unwell.why.as_str())
+    }
+
+    /// What was noted of a part of the card, or of all of it.
+    #[must_use]
+    pub fn noted_of(&self, part: &Part) -> BTreeSet<NotedFault> {
+        let overlapping = self.unwell.iter().filter(|unwell| self.overlap(&unwell.part, part));
+        self.noted.iter().copied().chain(overlapping.map(|unwell| unwell.fault)).collect()
     }
 
     /// Whether two parts cannot be there at once. Of what its table does not know everything is in the way.

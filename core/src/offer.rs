@@ -45,7 +45,7 @@ pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
 pub use problem::OfferProblem;
 pub use server::{ServerVersion, Support};
 
-use crate::card::{Card, Health, Inventory, Supply, Unwell};
+use crate::card::{Card, Health, Inventory, NotedFault, Supply, Unwell};
 use crate::dra::{CounterSet, DeviceId, ResourceSlice, Sharing};
 use crate::id::{CardUuid, NodeName};
 use crate::partition::{CounterVector, Part};
@@ -147,10 +147,10 @@ pub fn offers(
         let (layout, rule) = policy.layout_of(card);
         let choice = with_health(choose::choose(card, layout, &tables, server), card, server);
         let asked = PolicyLayout { layout: layout.kind(), rule: rule.map(|number| number + 1) };
-        let made = choice.chosen.as_ref().map(|chosen| make(node, card, chosen, &tables, server));
+        let around = Surroundings { node, card, tables: &tables, server, evict: &policy.evict };
+        let made = choice.chosen.as_ref().map(|chosen| make(chosen, &around));
         let held = usage.devices.get(&card.uuid).map_or(&[] as &[HeldDevice], Vec::as_slice);
-        let (choice, made) =
-            keep_busy(choice, made, asked, held, &Surroundings { node, card, tables: &tables, server });
+        let (choice, made) = keep_busy(choice, made, asked, held, &around);
         offers.cards.push(publish(node, card, asked, choice, made, &mut pools));
     }
     offers.cards.sort_by_key(|outcome| outcome.index);
@@ -172,6 +172,7 @@ struct Surroundings<'a> {
     card: &'a Card,
     tables: &'a Tables<'a>,
     server: ServerVersion,
+    evict: &'a BTreeSet<NotedFault>,
 }
 
 /// Leaves a card that is held in the layout that it has, where the wanted one lacks what is held.
@@ -182,13 +183,13 @@ fn keep_busy(
     held: &[HeldDevice],
     around: &Surroundings<'_>,
 ) -> (LayoutChoice, Option<CardDevices>) {
-    let Surroundings { node, card, tables, server } = *around;
+    let Surroundings { node, card, tables, server, .. } = *around;
     let closable = server.taints.is_kept() || (card.health == Health::Healthy && card.unwell.is_empty());
     if !closable || held.is_empty() || made.as_ref().is_some_and(|made| busy::has_all(made, held, node)) {
         return (choice, made);
     }
     let now = busy::layout_of(held, card, tables, node);
-    let kept = now.map(|now| make(node, card, &now, tables, server));
+    let kept = now.map(|now| make(&now, around));
     let Some(kept) = kept.and_then(|kept| busy::closed(kept, held, node)) else { return (choice, made) };
     let wanted = choice.chosen.as_ref().map_or(asked.layout, ResolvedLayout::kind);
     choice.problems.push(OfferProblem::LayoutWaits { wanted, given: kept.layout });
@@ -315,13 +316,8 @@ struct CardDevices {
     problems: Vec<OfferProblem>,
 }
 
-fn make(
-    node: &NodeName,
-    card: &Card,
-    chosen: &ResolvedLayout,
-    tables: &Tables<'_>,
-    server: ServerVersion,
-) -> CardDevices {
+fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {
+    let Surroundings { node, card, tables, server, evict } = *around;
     let facts = tables.facts(card).map(|(_, facts)| facts);
     let counters = match (chosen, facts) {
         (ResolvedLayout::Dynamic(_), Some(facts)) => Some(CardCounters::of(card, &facts.counters)),
@@ -330,7 +326,7 @@ fn make(
     let set = counters.as_ref().map(CardCounters::set);
     let pool = if set.is_some() { PoolKind::Dynamic } else { PoolKind::Plain };
     let layout = chosen.kind();
-    let setting = CardContext { layout, terms: chosen.terms(), shares: server.shares, counters };
+    let setting = CardContext { layout, terms: chosen.terms(), shares: server.shares, counters, evict };
     let mut maker = Maker::new(card, setting, node, server);
     let mut groups = match chosen {
         ResolvedLayout::Whole => vec![(Rank::WholeCard, vec![maker.card(Sharing::Exclusive)])],
@@ -344,7 +340,7 @@ fn make(
         }
     };
     let mut problems = maker.problems;
-    problems.extend(card.unwell.iter().map(|Unwell { part, why }| OfferProblem::PartUnhealthy {
+    problems.extend(card.unwell.iter().map(|Unwell { part, why, .. }| OfferProblem::PartUnhealthy {
         part: part.to_string(),
         why: why.clone(),
     }));

@@ -127,7 +127,7 @@ fn policies(inventory: &Inventory, catalogue: &Catalogue) -> Vec<(&'static str, 
         cores: Cores::new(percent).unwrap_or(Cores::NONE),
         copies,
     };
-    let everywhere = |layout: Layout| LayoutPolicy { rules: Vec::new(), default: layout };
+    let everywhere = |layout: Layout| LayoutPolicy { default: layout, ..LayoutPolicy::default() };
     vec![
         ("auto", everywhere(Layout::Auto(terms.clone()))),
         ("whole", everywhere(Layout::Whole)),
@@ -154,5 +154,5 @@ fn split(inventory: &Inventory, catalogue: &Catalogue, terms: &ShareTerms) -> La
             Some(LayoutRule { selector, layout: Layout::Split { recipe, terms: terms.clone() } })
         })
         .collect();
-    LayoutPolicy { rules, default: Layout::Whole }
+    LayoutPolicy { rules, default: Layout::Whole, ..LayoutPolicy::default() }
 }

@@ -94,8 +94,11 @@ fn an_error_of_an_instance_is_held_against_what_overlaps_it() {
         assert_eq!(sick.why_unwell(&part).is_none(), well, "{part}");
     }
     assert!(sick.why_unwell(&Part::Card).is_some());
+    let of_what_overlaps = sick.noted_of(&at("1g.10gb", "3"));
+    assert_eq!((of_what_overlaps, sick.noted_of(&at("1g.10gb", "1"))), ([NotedFault::Part].into(), [].into()));
     // Where it lies is not known any more: it may be anywhere.
     let elsewhere = after(Rediscovery::Answering, &[(at("9g.90gb", "2"), Cause::Code(7))]);
+    assert_eq!(elsewhere.noted_of(&at("1g.10gb", "1")), [NotedFault::Unknown].into());
     assert!(matches!(elsewhere.health, Health::Unhealthy(_)), "{:?}", elsewhere.health);
 }
 
@@ -104,7 +107,9 @@ fn a_card_that_was_lost_and_answers_again_was_reset() {
     let notes = [(Part::Card, Cause::Code(101)), (Part::Card, Cause::Lost)];
     assert_eq!(after(Rediscovery::Answering, &notes).health, Health::Healthy);
     // A card that is described and not queried is as lost as before.
-    assert!(matches!(after(Rediscovery::Described, &notes).health, Health::Unhealthy(_)));
+    let described = after(Rediscovery::Described, &notes);
+    assert!(matches!(described.health, Health::Unhealthy(_)));
+    assert_eq!(described.noted, [NotedFault::Card, NotedFault::Lost].into());
     assert!(matches!(after(Rediscovery::Answering, &notes[..1]).health, Health::Unhealthy(_)));
 }
 

@@ -1,6 +1,6 @@
 //! One device: a part of a card with its attributes, capacities, counters and taints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::OfferedPart;
 use super::attributes::{CardAttributes, Kind, PublishedFacts, extras_of_card};
@@ -10,7 +10,7 @@ use super::order::TemplatePlacement;
 use super::policy::{LayoutKind, ShareTerms, Slot};
 use super::problem::OfferProblem;
 use super::server::{ServerVersion, Support};
-use crate::card::{Card, Supply};
+use crate::card::{Card, NotedFault, Supply};
 use crate::dra::{CapacityPolicy, CapacityRestriction, Device, DeviceCapacity, Sharing, Taint, TaintEffect};
 use crate::id::NodeName;
 use crate::partition::{CounterVector, Isolation, Part, PartitionTable, Placement, ShareSupport, Template};
@@ -55,6 +55,8 @@ pub(super) struct CardContext<'a> {
     pub(super) shares: Support,
     /// Present on dynamic cards.
     pub(super) counters: Option<CardCounters<'a>>,
+    /// Faults that end the Pods on what is broken.
+    pub(super) evict: &'a BTreeSet<NotedFault>,
 }
 
 /// What parts that are not ours leave free.
@@ -199,6 +201,13 @@ impl<'a> Maker<'a> {
         .into();
         if self.card.why_unwell(&part).is_some() {
             device.taints.push(no_schedule(TAINT_UNHEALTHY));
+            if !self.card.noted_of(&part).is_disjoint(self.setting.evict) {
+                // Beside the other taint: a Pod that tolerates this one stays, and no new claim comes.
+                device.taints.push(Taint {
+                    effect: TaintEffect::NoExecute,
+                    ..no_schedule(TAINT_UNHEALTHY)
+                });
+            }
         }
         let card = self.card.uuid.clone();
         let layout = self.setting.layout;

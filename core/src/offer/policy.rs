@@ -8,9 +8,10 @@
 //!
 //! These are values; [`super::text`] reads them from an admin's file.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::card::Card;
+use crate::card::{Card, NotedFault};
 use crate::id::TemplateName;
 use crate::partition::PlacementName;
 use crate::units::{Bytes, Cores};
@@ -22,6 +23,8 @@ pub struct LayoutPolicy {
     pub rules: Vec<LayoutRule>,
     /// For cards that no rule matches.
     pub default: Layout,
+    /// Faults that end the Pods on what is broken.
+    pub evict: BTreeSet<NotedFault>,
 }
 
 /// One rule: which cards, and what they become.

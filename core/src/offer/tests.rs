@@ -277,13 +277,36 @@ fn bad_card_loses_no_other_card() {
 }
 
 #[test]
+fn faults_of_the_policy_evict_and_others_do_not() {
+    let effects = |policy: &str, noted: &[NotedFault]| {
+        let mut inventory = cards("nvidia-h100-80gb-sxm", 1);
+        inventory.cards[0].health = Health::Unhealthy("XID 79".to_owned());
+        inventory.cards[0].noted = noted.iter().copied().collect();
+        let offers = offered(&inventory, policy, V137);
+        assert_eq!(validate::violations(&offers.slices), []);
+        devices(&offers)[0].taints.iter().map(|taint| taint.effect.clone()).collect::<Vec<_>>()
+    };
+    let (stays, ends) =
+        (vec![TaintEffect::NoSchedule], vec![TaintEffect::NoSchedule, TaintEffect::NoExecute]);
+    let lost = "evict = [\"lost\"]";
+    assert_eq!(effects("", &[NotedFault::Lost]), stays);
+    assert_eq!(effects(lost, &[NotedFault::Card]), stays);
+    assert_eq!(effects(lost, &[NotedFault::Card, NotedFault::Lost]), ends);
+    // Found broken by the backend alone, or by notes that cannot be read: a fault of a moment ends no Pod.
+    let all = "evict = [\"part\", \"card\", \"lost\"]";
+    assert_eq!(effects(all, &[]), stays);
+    assert_eq!(effects(all, &[NotedFault::Unknown]), stays);
+}
+
+#[test]
 fn overlap_with_an_unhealthy_part_takes_no_claims() {
     let place = |template: &str, placement: &str| Part::Partition {
         template: template.parse().unwrap(),
         placement: crate::partition::PlacementName(placement.to_owned()),
     };
     let mut inventory = cards("nvidia-h100-80gb-sxm", 2);
-    inventory.cards[0].unwell = vec![Unwell { part: place("2g.20gb", "2"), why: "XID 48".to_owned() }];
+    let unwell = Unwell { part: place("2g.20gb", "2"), why: "XID 48".to_owned(), fault: NotedFault::Part };
+    inventory.cards[0].unwell = vec![unwell];
     let sick = inventory.cards[0].uuid.clone();
     let offered_on = |server: ServerVersion, policy: &str| {
         let offers = offered(&inventory, policy, server);

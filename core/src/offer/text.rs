@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! default = "auto"                       # where no rule matches
+//! evict = ["lost"]                       # also "card", "part": Pods on what is broken so end
 //!
 //! [[rule]]                               # the first rule that matches a card decides
 //! model = "nvidia-h100-*"                # also vendor, uuid (globs) and index (a number or a list)
@@ -42,6 +43,7 @@ use super::policy::{
     CardSelector, Glob, Layout, LayoutKind, LayoutPolicy, LayoutRule, ShareTerms, Slot, SplitPiece,
     SplitPlace, SplitRecipe,
 };
+use crate::card::NotedFault;
 use crate::id::{TemplateName, is_dns_label};
 use crate::partition::PlacementName;
 use crate::units::{Bytes, Cores};
@@ -82,6 +84,8 @@ pub enum PolicyError {
 struct PolicyText {
     #[serde(default)]
     default: Option<DefaultText>,
+    #[serde(default)]
+    evict: Vec<String>,
     #[serde(default)]
     rule: Vec<RuleText>,
     #[serde(default)]
@@ -167,7 +171,18 @@ pub fn parse(text: &str) -> Result<LayoutPolicy, PolicyError> {
         Some(DefaultText::Layout(layout)) => named.layout(layout, "default")?,
         Some(DefaultText::Name(name)) => named.layout(LayoutText::only(name), "default")?,
     };
-    Ok(LayoutPolicy { rules, default })
+    let evict = file.evict.iter().map(|name| fault(name)).collect::<Result<_, _>>()?;
+    Ok(LayoutPolicy { rules, default, evict })
+}
+
+/// A fault by its name in `evict`.
+fn fault(name: &str) -> Result<NotedFault, PolicyError> {
+    match name {
+        "part" => Ok(NotedFault::Part),
+        "card" => Ok(NotedFault::Card),
+        "lost" => Ok(NotedFault::Lost),
+        other => Err(field("evict", &format!("`{other}`"), "part, card or lost", "name faults that end Pods")),
+    }
 }
 
 /// What rules may refer to by name.

@@ -196,7 +196,7 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
             let why = why.split(';').next().unwrap_or_default();
             terminal.paragraph(&format!("card {}: unhealthy: {why}", row.card.index))?;
         }
-        for Unwell { part, why } in &row.card.unwell {
+        for Unwell { part, why, .. } in &row.card.unwell {
             let why = why.split(';').next().unwrap_or_default();
             terminal.paragraph(&format!("card {}: {part} is unhealthy: {why}", row.card.index))?;
         }

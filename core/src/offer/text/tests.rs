@@ -1,6 +1,7 @@
 use super::*;
 
 const FULL: &str = r#"
+evict = ["lost", "card"]
 default = { layout = "shared", default-memory = "8Gi", default-cores = 10 }
 
 [[slot]]
@@ -45,6 +46,7 @@ fn a_full_file_says_what_it_means() {
     assert_eq!(policy.rules[2].layout, Layout::Whole);
     assert_eq!(policy.default.terms().memory_default, Some(Bytes(8 << 30)));
     assert_eq!(policy.default.terms().cores_default.percent(), 10);
+    assert_eq!(policy.evict, [NotedFault::Card, NotedFault::Lost].into());
     assert_eq!(parse("").unwrap(), LayoutPolicy::default());
 }
 
@@ -58,6 +60,7 @@ fn refused(text: &str, says: &[&str]) {
 
 #[test]
 fn bad_field_is_named() {
+    refused("evict = [\"unknown\"]", &["`evict`", "found `unknown`", "expected part, card or lost"]);
     let rule = |rest: &str| format!("[[rule]]\nmodel = \"*\"\n{rest}");
     let slot = |rest: &str| format!("[[slot]]\nname = \"s\"\n{rest}");
     refused("colour = 1", &["unknown field `colour`", "rule", "slot", "recipe"]);
