@@ -95,7 +95,10 @@ fn an_error_of_an_instance_is_held_against_what_overlaps_it() {
     }
     assert!(sick.why_unwell(&Part::Card).is_some());
     let of_what_overlaps = sick.noted_of(&at("1g.10gb", "3"));
-    assert_eq!((of_what_overlaps, sick.noted_of(&at("1g.10gb", "1"))), ([NotedFault::Part].into(), [].into()));
+    assert_eq!(
+        (of_what_overlaps, sick.noted_of(&at("1g.10gb", "1"))),
+        ([NotedFault::Part].into(), [].into())
+    );
     // Where it lies is not known any more: it may be anywhere.
     let elsewhere = after(Rediscovery::Answering, &[(at("9g.90gb", "2"), Cause::Code(7))]);
     assert_eq!(elsewhere.noted_of(&at("1g.10gb", "1")), [NotedFault::Unknown].into());

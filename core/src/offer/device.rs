@@ -203,10 +203,7 @@ impl<'a> Maker<'a> {
             device.taints.push(no_schedule(TAINT_UNHEALTHY));
             if !self.card.noted_of(&part).is_disjoint(self.setting.evict) {
                 // Beside the other taint: a Pod that tolerates this one stays, and no new claim comes.
-                device.taints.push(Taint {
-                    effect: TaintEffect::NoExecute,
-                    ..no_schedule(TAINT_UNHEALTHY)
-                });
+                device.taints.push(Taint { effect: TaintEffect::NoExecute, ..no_schedule(TAINT_UNHEALTHY) });
             }
         }
         let card = self.card.uuid.clone();

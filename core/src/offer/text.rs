@@ -181,7 +181,9 @@ fn fault(name: &str) -> Result<NotedFault, PolicyError> {
         "part" => Ok(NotedFault::Part),
         "card" => Ok(NotedFault::Card),
         "lost" => Ok(NotedFault::Lost),
-        other => Err(field("evict", &format!("`{other}`"), "part, card or lost", "name faults that end Pods")),
+        other => {
+            Err(field("evict", &format!("`{other}`"), "part, card or lost", "name faults that end Pods"))
+        }
     }
 }
 
