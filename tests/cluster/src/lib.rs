@@ -24,7 +24,7 @@ mod parts;
 mod place;
 mod wire;
 
-pub use agent::{Agent, AgentOptions};
+pub use agent::{AGENT_PROCESSES, Agent, AgentOptions};
 pub use api::{Api, ApiError};
 pub use cluster::{Cluster, Options, Scope};
 pub use demo::{EXAMPLE_IMAGE, install_examples, show, start_agent};

@@ -173,6 +173,15 @@ impl<'a> Namespace<'a> {
             .wait(&path, "no claim is left", PATIENCE, |all| all.is_empty().then_some(()))?)
     }
 
+    /// Waits until no claim of a template is left.
+    fn wait_without_claims_of_pods(&self) -> Result<(), ClusterError> {
+        let of_a_pod = |claim: &Value| !claim["metadata"]["ownerReferences"].is_null();
+        let path = self.devices("resourceclaims");
+        Ok(self.cluster.api().wait(&path, "no claim of a Pod is left", PATIENCE, |all| {
+            (!all.values().any(of_a_pod)).then_some(())
+        })?)
+    }
+
     /// The devices of all claims: `claim name → [driver's results]`. Names of a template's claims begin with their Pod's.
     ///
     /// # Errors
@@ -192,6 +201,13 @@ impl<'a> Namespace<'a> {
     /// It stays.
     pub fn delete(&self) -> Result<(), ClusterError> {
         let api = self.cluster.api();
+        // The namespace's controller looks for what is left only every few seconds.
+        for makers in ["deployments", "replicasets"] {
+            api.delete(&format!("/apis/apps/v1/namespaces/{}/{makers}", self.name), None)?;
+        }
+        api.delete(&self.core("pods"), None)?;
+        api.wait(&self.core("pods"), "no Pod is left", PATIENCE, |pods| pods.is_empty().then_some(()))?;
+        self.wait_without_claims_of_pods()?;
         api.delete(&format!("/api/v1/namespaces/{}", self.name), None)?;
         let path = format!("/api/v1/namespaces?fieldSelector=metadata.name={}", self.name);
         Ok(api.wait(&path, "the namespace is gone", PATIENCE, |all| all.is_empty().then_some(()))?)

@@ -28,5 +28,7 @@ mod requests;
 mod shares;
 #[path = "scenarios/stage.rs"]
 mod stage;
+#[path = "scenarios/update.rs"]
+mod update;
 #[path = "scenarios/world.rs"]
 mod world;

@@ -18,7 +18,7 @@ use aliquot_tests::scenes::{Scene, scenes};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::world::World;
+use crate::world::{Turn, World};
 
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -274,6 +274,7 @@ fn play(
 
 #[test]
 fn scheduler_and_plan_agree_on_random_claims() {
+    let _turn = Turn::beside();
     let Some(world) = World::start("agree", Scope::ControlPlane) else { return };
     let (scenes, together) = fleet();
     publish(world.api(), &scenes, &together);

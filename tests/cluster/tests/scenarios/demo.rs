@@ -7,7 +7,7 @@ use aliquot_cluster::Place;
 use tempfile::TempDir;
 
 use crate::stage::{built, checkout};
-use crate::world::needs_own;
+use crate::world::{Turn, needs_own};
 
 fn demo(directory: &Path, words: &[&str]) -> Output {
     let program = built("aliquot");
@@ -22,6 +22,7 @@ fn demo_on_a_cluster_shows_pods_and_goes() {
     if needs_own() {
         return;
     }
+    let _turn = Turn::beside();
     let place = Place::new(&"demo".parse().unwrap());
     let elsewhere = demo(TempDir::new().unwrap().path(), &[]);
     assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");

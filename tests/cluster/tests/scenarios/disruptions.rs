@@ -23,7 +23,7 @@ fn begin(name: &'static str) -> Option<Stage> {
     Stage::with_agent(name, "t4-2", "shared")
 }
 
-fn space(stage: &Stage) -> Namespace<'_> {
+pub(crate) fn space(stage: &Stage) -> Namespace<'_> {
     let space = stage.namespace("all");
     space
         .create_object(&space.devices("resourceclaimtemplates"), &template("share", &share(MEMORY, 10)))
@@ -31,13 +31,13 @@ fn space(stage: &Stage) -> Namespace<'_> {
     space
 }
 
-fn create(space: &Namespace<'_>, name: &str) {
+pub(crate) fn create(space: &Namespace<'_>, name: &str) {
     space.create_object(&space.core("pods"), &pod(name, &[("gpu", "share")])).unwrap();
 }
 
 /// Whether a Pod still is held to its share.
 #[track_caller]
-fn held(space: &Namespace<'_>, pod: &str) {
+pub(crate) fn held(space: &Namespace<'_>, pod: &str) {
     let said = space.exec(pod, &["tenant", "fill"]).unwrap();
     assert!(
         said.out.starts_with(&format!("total {MEMORY} ")) && said.out.ends_with("code 2\n"),
@@ -73,6 +73,8 @@ fn pods_survive_restarts_of_kubelet_and_agent() {
         held(&space, pod);
         assert_eq!(restarts(&space, pod), 0, "{pod}");
     }
+    // What is left of claims at the end of a scenario is seen: each has a CDI file and a grant.
+    assert!(stage.files_of_claims().len() >= 6, "found {:?}", stage.files_of_claims());
     space.delete().unwrap();
     stage.finish();
 }
@@ -95,7 +97,7 @@ fn pods_come_and_go_while_the_agent_is_killed() {
         stage.agent().start_again(stage.cluster()).unwrap();
     }
     stage.agent().wait_until_ready(stage.cluster()).unwrap();
-    // The kubelet retries a Pod after a failed preparation within a minute.
+    // The kubelet retries a Pod after a failed preparation some seconds later.
     space.running("pod-", 2, PATIENCE * 2).unwrap();
     held(&space, &format!("pod-{}", ROUNDS - 1));
     space.delete().unwrap();

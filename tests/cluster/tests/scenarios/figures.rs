@@ -12,7 +12,7 @@ use aliquot_tests::scenes::{Scene, scenes};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, pod, template};
-use crate::world::{World, needs_own};
+use crate::world::{Turn, World, needs_own};
 
 const ROUNDS_VARIABLE: &str = "ALIQUOT_CLUSTER_ROUNDS";
 /// Resources that the agent writes, as the API server's metrics name them.
@@ -169,6 +169,7 @@ fn scheduler_throughput_is_measured_by_layout() {
     if needs_own() {
         return;
     }
+    let _turn = Turn::beside();
     let pods = rounds(100).min(NODES * 8);
     for layout in ["shared", "whole"] {
         let Some(world) = World::start("rate", Scope::ControlPlane) else { return };

@@ -17,7 +17,7 @@ const OF_A_PROGRAM: u64 = 13;
 
 /// The simulated card below the agent's state, as hardware that breaks.
 fn card(stage: &Stage, index: usize) -> Card {
-    let directory = stage.cluster().place().path("aliquot/health/cards");
+    let directory = stage.cluster().place().path(&format!("aliquot/{}/cards", stage.name()));
     aliquot_sim_device::open(&directory).unwrap().card(index).unwrap().clone()
 }
 
@@ -99,6 +99,60 @@ fn broken_card_gets_no_new_pods_until_it_recovers() {
     tainted(&stage, 0, PATIENCE).unwrap();
     reported(&space, &stage, "first", "Healthy");
     assert_eq!(create(&space, "third"), first, "the card that recovered is not used");
+    space.delete().unwrap();
+    stage.finish();
+}
+
+/// A request whose claim stays where it is when its device is to be vacated.
+fn tolerant(memory: u64) -> Value {
+    let mut requests = share(memory, 10);
+    requests[0]["exactly"]["tolerations"] =
+        json!([{"key": UNHEALTHY, "operator": "Exists", "effect": "NoExecute"}]);
+    requests
+}
+
+/// Waits until the Pod is gone.
+fn evicted(space: &Namespace<'_>, stage: &Stage, name: &str, patience: Duration) -> Result<(), ClusterError> {
+    let path = format!("{}?fieldSelector=metadata.name={name}", space.core("pods"));
+    Ok(stage.api().wait(&path, "the Pod is evicted", patience, |pods| pods.is_empty().then_some(()))?)
+}
+
+#[test]
+fn lost_card_evicts_pods_that_do_not_tolerate_it() {
+    let Some(mut stage) = Stage::empty("evict") else { return };
+    stage.start_agent("t4-2", "default = \"shared\"\nevict = [\"lost\"]\n");
+    let space = stage.namespace("all");
+    for (name, requests) in [("share", share(1 << 30, 10)), ("tolerant", tolerant(1 << 30))] {
+        space.create_object(&space.devices("resourceclaimtemplates"), &template(name, &requests)).unwrap();
+    }
+    let leaves = create(&space, "leaves");
+    space.create_object(&space.core("pods"), &pod("stays", &[("gpu", "tolerant")])).unwrap();
+    space.running("stays", 1, PATIENCE).unwrap();
+    let devices = |name: &str| {
+        let claims = space.allocations().unwrap().into_iter().filter(|(claim, _)| claim.starts_with(name));
+        claims.map(|(_, results)| results[0]["device"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(devices("stays"), [json!(leaves)], "both Pods share a card");
+
+    // An error that the policy does not name: the same card is tainted, and its Pods stay.
+    card(&stage, 0).raise_xid(OF_THE_CARD, None);
+    reported(&space, &stage, "leaves", "Unhealthy");
+    assert!(evicted(&space, &stage, "leaves", BRIEFLY).is_err(), "an Xid ends a Pod, expected a loss alone");
+
+    card(&stage, 0).set_health(Health::Lost);
+    evicted(&space, &stage, "leaves", PATIENCE).unwrap();
+    stage.wait_for("the claim of the evicted Pod is released", || {
+        stage.agent().metric("aliquot_dra_prepared_claims").is_ok_and(|count| count == 1)
+    });
+    assert_ne!(create(&space, "next"), leaves, "a new Pod got the card that is lost");
+    // A claim that tolerates eviction alone gets no place on a broken card.
+    space.create_object(&space.core("pods"), &pod("later", &[("gpu", "tolerant")])).unwrap();
+    space.running("later", 1, PATIENCE).unwrap();
+    assert_ne!(devices("later"), [json!(leaves)], "a new Pod got the card that is lost");
+    assert_eq!(space.pod("stays").unwrap()["status"]["phase"], json!("Running"));
+    card(&stage, 0).set_health(Health::Well);
+    tainted(&stage, 0, PATIENCE).unwrap();
+    reported(&space, &stage, "stays", "Healthy");
     space.delete().unwrap();
     stage.finish();
 }

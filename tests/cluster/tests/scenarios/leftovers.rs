@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::{Api, Place};
 use serde_json::json;
 
-use crate::world::needs_own;
+use crate::world::{Turn, needs_own};
 
 const NAME: &str = "killed";
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -53,6 +53,7 @@ fn killed_cluster_leaves_nothing_on_the_machine() {
     if needs_own() {
         return;
     }
+    let _turn = Turn::beside();
     let place = Place::new(&NAME.parse().unwrap());
     let program = env!("CARGO_BIN_EXE_aliquot_cluster");
     let mut serve = Command::new(program).args(["serve", NAME]).stdin(Stdio::null()).spawn().unwrap();

@@ -94,7 +94,8 @@ fn converges(
 
 #[test]
 fn pods_with_shares_are_held_to_their_limits() {
-    let Some(stage) = Stage::with_agent("shares", "h200", "shared") else { return };
+    let Some(mut stage) = Stage::alone("shares") else { return };
+    stage.start_agent("h200", "default = \"shared\"\n");
     let space = stage.namespace("all");
     for (name, cores) in [("quarter", 25), ("rest", 75)] {
         space

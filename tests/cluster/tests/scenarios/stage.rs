@@ -1,4 +1,5 @@
-//! One cluster with a node, on which the scenarios of this process play one after the other.
+//! One cluster with a node, on which the scenarios of this process play one after the other, beside those that have a
+//! cluster of their own.
 //!
 //! Each scenario has an agent with its own simulated node and state, and namespaces with its own name as
 //! prefix. After it the cluster is as before; a failed scenario is cleaned up before the next one.
@@ -9,11 +10,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::{Agent, AgentOptions, Api, Cluster, EXAMPLE_IMAGE, Namespace, Scope, install_examples};
+use aliquot_cluster::{
+    AGENT_PROCESSES, Agent, AgentOptions, Api, Cluster, EXAMPLE_IMAGE, Namespace, Scope, install_examples,
+};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::world::{World, needs_own};
+use crate::world::{Turn, World, needs_own};
 
 /// How long a Pod may take to start; many times what it takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
@@ -28,6 +31,9 @@ pub(crate) struct Stage {
     cluster: MutexGuard<'static, Box<Cluster>>,
     name: &'static str,
     agent: Option<Agent>,
+    began: Instant,
+    /// Held until the cleanup is done.
+    _turn: Turn,
 }
 
 /// A file of the checkout.
@@ -60,8 +66,17 @@ fn cluster() -> Option<MutexGuard<'static, Box<Cluster>>> {
 impl Stage {
     /// Begins a scenario without an agent.
     pub(crate) fn empty(name: &'static str) -> Option<Self> {
+        Self::begin(name, Turn::beside())
+    }
+
+    /// Begins a scenario without an agent, while no other one plays.
+    pub(crate) fn alone(name: &'static str) -> Option<Self> {
+        Self::begin(name, Turn::alone())
+    }
+
+    fn begin(name: &'static str, turn: Turn) -> Option<Self> {
         let cluster = cluster()?;
-        Some(Self { cluster, name, agent: None })
+        Some(Self { cluster, name, agent: None, began: Instant::now(), _turn: turn })
     }
 
     /// Begins a scenario with an agent on a simulated node, with one layout for all cards.
@@ -82,6 +97,11 @@ impl Stage {
             state: self.name.to_owned(),
         };
         self.agent = Some(Agent::start(&self.cluster, options).unwrap());
+    }
+
+    /// The name of the scenario, and of its agent's state.
+    pub(crate) fn name(&self) -> &str {
+        self.name
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
@@ -122,10 +142,14 @@ impl Stage {
             let code = agent.end(&self.cluster, Signal::SIGTERM).unwrap();
             assert_eq!(code, 0, "{}", agent.log(&self.cluster, 20));
         }
-        assert_eq!(self.files("run-cdi"), Vec::<PathBuf>::new(), "CDI files of released claims");
+        assert_eq!(self.files_of_claims(), Vec::<PathBuf>::new(), "CDI files and grants of released claims");
+    }
+
+    /// CDI files and grants on the node.
+    pub(crate) fn files_of_claims(&self) -> Vec<PathBuf> {
         let states = self.files("aliquot").into_iter().chain([self.cluster.place().path("aliquot")]);
-        let grants: Vec<PathBuf> = states.flat_map(|state| entries(&state.join("grants"))).collect();
-        assert_eq!(grants, Vec::<PathBuf>::new(), "grants of released claims");
+        let grants = states.flat_map(|state| entries(&state.join("grants")));
+        self.files("run-cdi").into_iter().chain(grants).collect()
     }
 
     /// What a directory of the node holds.
@@ -141,14 +165,21 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 impl Drop for Stage {
     /// Removes what is left of the scenario, also of a failed one.
     fn drop(&mut self) {
-        let selector = format!("--selector=scenario={}", self.name);
-        let delete = ["delete", "namespaces", &selector, "--wait=true", "--timeout=60s"];
-        if let Err(error) = self.cluster.kubectl(&delete, "") {
-            eprintln!("{error}");
+        println!("{}: {} s", self.name, self.began.elapsed().as_secs());
+        let selector = format!("scenario={}", self.name);
+        let left = self.api().get(&format!("/api/v1/namespaces?labelSelector={selector}"));
+        if left.is_ok_and(|left| left["items"].as_array().is_none_or(|items| !items.is_empty())) {
+            let selector = format!("--selector={selector}");
+            let delete = ["delete", "namespaces", &selector, "--wait=true", "--timeout=60s"];
+            if let Err(error) = self.cluster.kubectl(&delete, "") {
+                eprintln!("{error}");
+            }
         }
-        if self.cluster.runs("agent").unwrap_or(false) {
-            // A failed scenario is the reason that it still runs; its failure is reported already.
-            drop(self.cluster.end_process("agent", Signal::SIGKILL));
+        for process in AGENT_PROCESSES {
+            if self.cluster.runs(process).unwrap_or(false) {
+                // A failed scenario is the reason that it still runs; its failure is reported already.
+                drop(self.cluster.end_process(process, Signal::SIGKILL));
+            }
         }
         if let Err(error) = self.api().delete(SLICES, None) {
             eprintln!("{error}");

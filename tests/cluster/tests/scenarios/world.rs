@@ -1,8 +1,33 @@
 //! The cluster of a scenario: one started here, or the one that `KUBECONFIG` names.
 
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use aliquot_cluster::{Api, Cluster, ClusterError, Options, Parts, Scope};
+
+/// The machine's processors: scenarios use them at the same time, but for those that measure shares of computing time.
+/// It is locked before the cluster of a stage.
+static PROCESSORS: RwLock<()> = RwLock::new(());
+
+/// A scenario's right to play now.
+pub(crate) enum Turn {
+    /// Other scenarios play as well.
+    Beside(#[expect(dead_code, reason = "held until the end")] RwLockReadGuard<'static, ()>),
+    /// No other one does.
+    Alone(#[expect(dead_code, reason = "held until the end")] RwLockWriteGuard<'static, ()>),
+}
+
+impl Turn {
+    /// Waits until no scenario plays alone.
+    pub(crate) fn beside() -> Self {
+        Self::Beside(PROCESSORS.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until no other scenario plays.
+    pub(crate) fn alone() -> Self {
+        Self::Alone(PROCESSORS.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// A cluster to run scenarios on.
 pub(crate) enum World {
