@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use aliquot_backend_sim::{NodeFile, Personality};
+use aliquot_backend_sim::Personality;
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
 use aliquot_core::dra::{Node as ClusterNode, ResourceClaim, ResourceSlice};
@@ -160,11 +160,6 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// No nodes, with the built-in catalogue and every card on `auto`.
-    pub(super) fn none() -> Self {
-        Self::with(Catalogue::embedded())
-    }
-
     /// No nodes, with a catalogue and every card on `auto`.
     pub(super) fn with(catalogue: Catalogue) -> Self {
         let server = ServerVersionArg::default().0;
@@ -181,12 +176,6 @@ impl Fleet {
     /// Card models.
     pub(super) const fn catalogue(&self) -> &Catalogue {
         &self.catalogue
-    }
-
-    /// Adds the node of a node file.
-    pub(super) fn add_text(&mut self, text: &str) -> Result<(), Failure> {
-        let file = NodeFile::parse(text).map_err(|error| Failure::input("node file", error))?;
-        self.add_spec(&NodeSpec { source: "node file".to_owned(), file, copies: 1 })
     }
 
     /// Adds all copies of a node, with hardware that lives in memory.

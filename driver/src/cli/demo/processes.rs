@@ -4,8 +4,7 @@
 //!   aliquot run ─▶ tenant ─▶ shim ─▶ simulated driver ─▶ card ◀── measurements: driver figures alone
 //! ```
 //!
-//! Every figure comes from the card, not from the shim or the region under test. The one exception is the time until the usage
-//! file of a grant is exact again, which is part of the region.
+//! Every figure comes from the card, not from the shim or the region under test.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -16,14 +15,10 @@ use std::time::Duration;
 
 use aliquot_sim_device::processor::Lack;
 use aliquot_sim_device::{Card, DIR_ENV, MemoryKind, Process};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::json;
 
 use crate::clock::now;
 use crate::config::VISIBLE_CARDS;
 use crate::hardware::simulated_cards::cards_dir;
-use crate::region::{USAGE, UsageCopy};
 
 use super::super::failure::Failure;
 use super::super::output::{Side, Terminal};
@@ -40,8 +35,6 @@ const MIB: u64 = 1 << 20;
 const LIMIT_MIB: u64 = 4096;
 /// What a tenant there tries to have, in MiB.
 const GREED_MIB: u64 = 8192;
-/// What each of the two processes of a grant holds, in MiB.
-const EACH_MIB: u64 = 1024;
 /// What a tenant that computes asks the driver to run, in nanoseconds.
 const KERNEL_NANOS: u64 = 1_000_000;
 /// Time before shares are measured: both tenants then certainly run.
@@ -54,9 +47,6 @@ const ATTEMPTS: usize = 3;
 const SHARE_ERROR: f64 = 3.0;
 /// Longest single wait; a busier machine cannot run the demo.
 const BOUND: Duration = Duration::from_secs(60);
-/// Longest time until a killed process's memory is free again, without the time in which the reaping processes had no
-/// processor.
-const BACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Whether tenants are held to their grants.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,7 +98,6 @@ pub(super) fn play(
         aliquot_libraries::install(&lib).map_err(|source| Failure::path("write", &lib, source, advice))?;
     let mut stage = Stage { program, state, libraries: installed.simulated, record, terminal, number };
     stage.scene("One tenant asks for more memory than it has", Stage::greed)?;
-    stage.scene("One of two processes is killed", Stage::killed)?;
     stage.scene("Two tenants compute: 25% and 75%", Stage::shares)
 }
 
@@ -120,7 +109,7 @@ impl<'io> Stage<'_, 'io> {
         title: &str,
         play: impl FnOnce(&mut Self) -> SceneResult<Vec<Vec<String>>>,
     ) -> Result<(), Failure> {
-        heading(&format!("{}. {title}", self.number), None, self.terminal)?;
+        heading(&format!("{}. {title}", self.number), self.terminal)?;
         self.number += 1;
         match play(self) {
             Ok(rows) => {
@@ -193,46 +182,6 @@ impl<'io> Stage<'_, 'io> {
                     self.check("without the shim", bytes >= GREED_MIB * MIB, &found);
                 }
             }
-            self.record.scenes.push(json!({
-                "scene": "memory", "held": held == TenantEnforcement::ByTheShim, "answer": name, "bytes": bytes, "beside": beside,
-            }));
-            tenant.end()?;
-        }
-        Ok(vec![cells])
-    }
-
-    fn killed(&mut self) -> SceneResult<Vec<Vec<String>>> {
-        let (limit, each) = (format!("{LIMIT_MIB}Mi"), EACH_MIB.to_string());
-        let mut cells = vec![format!("two of {EACH_MIB}Mi each")];
-        for held in [TenantEnforcement::ByTheShim, TenantEnforcement::ByNothing] {
-            let tenant = self.start(held, &["--memory", &limit], &["pair", &each])?;
-            let both = [pid(&tenant.next_words("filled")?, 0)?, pid(&tenant.next_words("filled")?, 0)?];
-            let card = self.card()?;
-            let before = card.in_use();
-            let of_one = process(&card, both[0])?.held_bytes;
-            let usage = (held == TenantEnforcement::ByTheShim).then(|| self.usage()).transpose()?;
-            let booked = usage.as_deref().map(total).transpose()?;
-            let lack = Lack::of([both[0], tenant.child.id(), std::process::id()]);
-            let begun = now();
-            kill_hard(both[0])?;
-            wait_for("the driver to take the memory back", || card.in_use() + of_one <= before)?;
-            let mut cell = format!("{}Mi back on the card", of_one / MIB);
-            if let (Some(usage), Some(booked)) = (&usage, booked) {
-                // The usage file no longer accounts for the killed process.
-                wait_for("the books", || total(usage).is_ok_and(|total| total + EACH_MIB * MIB <= booked))?;
-                let took = begun.elapsed().saturating_sub(lack.sum());
-                cell.push_str(", in the grant's books as well");
-                self.check("a killed process", took <= BACK_WITHIN, &format!("books right after {took:?}"));
-                let left = total(usage)?;
-                self.check(
-                    "the living",
-                    left >= EACH_MIB * MIB,
-                    &format!("{left} bytes are left on the books"),
-                );
-                let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-                self.record.scenes.push(json!({ "scene": "killed", "bytes": of_one, "millis": millis }));
-            }
-            cells.push(cell);
             tenant.end()?;
         }
         Ok(vec![cells])
@@ -286,10 +235,6 @@ impl<'io> Stage<'_, 'io> {
         had: &Had,
     ) -> SceneResult<()> {
         for ((granted, expected), share) in granted.into_iter().zip(expected).zip(&had.percents) {
-            self.record.scenes.push(json!({
-                "scene": "compute", "held": held == TenantEnforcement::ByTheShim, "granted": granted, "had": share,
-                "withoutProcessor": had.lacked,
-            }));
             let off = (share - expected).abs();
             if off <= SHARE_ERROR {
                 continue;
@@ -309,21 +254,6 @@ impl<'io> Stage<'_, 'io> {
             }
         }
         Ok(())
-    }
-
-    /// The usage file of the one grant that there is.
-    fn usage(&self) -> SceneResult<PathBuf> {
-        let entries = |dir: &Path| {
-            std::fs::read_dir(dir)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|entry| entry.path())
-                .collect::<Vec<_>>()
-        };
-        let shares = entries(&self.state.join("grants")).into_iter().flat_map(|claim| entries(&claim));
-        let mut files = shares.map(|share| share.join(USAGE)).filter(|file| file.exists());
-        files.next().ok_or_else(|| "the grant has no usage file".to_owned())
     }
 }
 
@@ -398,16 +328,6 @@ fn allocated(process: &Process) -> u64 {
     let own = [MemoryKind::Context, MemoryKind::Module];
     let kinds = MemoryKind::ALL.iter().zip(&process.held_by_kind);
     kinds.filter(|(kind, _)| !own.contains(kind)).map(|(_, bytes)| bytes).sum()
-}
-
-/// Reserved bytes in the usage file of a grant.
-fn total(usage: &Path) -> SceneResult<u64> {
-    UsageCopy::of(usage).map(|seen| seen.total.0).map_err(|error| error.to_string())
-}
-
-fn kill_hard(pid: u32) -> SceneResult<()> {
-    let pid = i32::try_from(pid).map_err(|error| error.to_string())?;
-    kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|errno| errno.to_string())
 }
 
 // === impl Had ===

@@ -5,7 +5,6 @@
 //! | words | what it does |
 //! |---|---|
 //! | `fill MIB` | allocates in pieces of 256 MiB until it has so much or is refused, and holds that |
-//! | `pair MIB` | two of the former as processes of their own |
 //! | `work NANOS` | launches kernels of that length, one after the other |
 
 // UNSAFETY: a driver library is called through pointers that the loader gives; that is what a tenant does.
@@ -13,7 +12,6 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::io::{self, Read, Write};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
@@ -33,8 +31,6 @@ pub(in super::super) struct Args {
 enum TenantAction {
     /// Hold memory
     Fill { mib: usize },
-    /// Hold memory in two processes
-    Pair { mib: usize },
     /// Compute
     Work { nanos: u64 },
 }
@@ -48,7 +44,6 @@ struct DriverError(c_int);
 pub(in super::super) fn run(args: &Args) -> u8 {
     let done = match args.what {
         TenantAction::Fill { mib } => fill(mib << 20),
-        TenantAction::Pair { mib } => pair(mib),
         TenantAction::Work { nanos } => work(nanos),
     };
     match done {
@@ -88,24 +83,6 @@ fn fill(wanted: usize) -> Result<(), String> {
     let (code, name) = (refused.unwrap_or(0), driver.name_of(refused.unwrap_or(0)));
     say(&format!("filled {} {held} {code} {name} {free} {total}", std::process::id()));
     wait_for_the_end_of_input();
-    Ok(())
-}
-
-fn pair(mib: usize) -> Result<(), String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let start = || {
-        Command::new(&program)
-            .args(["demo-tenant", "fill", &mib.to_string()])
-            .stdin(Stdio::piped())
-            .spawn()
-            .map_err(|error| error.to_string())
-    };
-    let mut children = [start()?, start()?];
-    wait_for_the_end_of_input();
-    for child in &mut children {
-        drop(child.stdin.take());
-        child.wait().map_err(|error| error.to_string())?;
-    }
     Ok(())
 }
 
