@@ -20,6 +20,7 @@ pub mod oracle;
 pub mod preload;
 pub mod running_agent;
 pub mod scenes;
+pub mod seed;
 pub mod shares;
 pub mod shown;
 pub mod silence;

@@ -7,10 +7,10 @@ use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
 use aliquot_enforce::memory::bytes_in;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::generate::Random;
 use crate::preload::GrantFiles;
+use crate::seed::seed;
 use crate::simulated::{Bench, Link, StoodAside};
 use crate::site::Site;
 use crate::talk::Talk;
@@ -162,10 +162,7 @@ impl Scene {
         let users =
             (0..USERS).map(|_| User { talk: start(&program, &[]), held: vec![None; 64] }).collect::<Vec<_>>();
         let monitor = start(&watcher, &["nvml"]);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let seed =
-            std::env::var("ALIQUOT_SEED").map_or(now.subsec_nanos().into(), |seed| seed.parse().unwrap());
-        println!("ALIQUOT_SEED={seed}");
+        let seed = seed();
         let mut scene = Self { site, files, users, monitor, random: Random::new(seed) };
         for user in 0..USERS {
             (0..CARDS).for_each(|card| assert_eq!(scene.say(user, &format!("on {card}")), "0"));

@@ -405,11 +405,7 @@ async fn expired_watches_miss_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_faults_end_with_the_desired_slices() {
-    let seed = std::env::var("ALIQUOT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        now.as_secs() ^ u64::from(now.subsec_nanos()) << 20
-    });
-    println!("seed {seed}; ALIQUOT_SEED={seed} repeats it");
+    let seed = aliquot_tests::seed::seed();
     let mut random = Random::new(seed);
     let mut server = FakeApiServer::start();
     let mut running = Running::start(&server).await;

@@ -12,6 +12,7 @@ use aliquot_core::id::ClaimUid;
 use aliquot_driver::prepare::PrepareError;
 use aliquot_tests::generate::Random;
 use aliquot_tests::node::{Want, World, claim};
+use aliquot_tests::seed::seed;
 
 /// A part of an H100: its name, the memory slices that it occupies of eight, its compute slices of seven.
 struct Shape {
@@ -103,14 +104,6 @@ fn fit(card: u32, all: &[Holding]) -> bool {
             .all(|(_, memory)| sums.1 <= *memory && sums.2 <= 100)
     };
     parts.iter().all(within) && parts.values().map(|sums| sums.0).sum::<u32>() <= 7
-}
-
-fn seed() -> u64 {
-    let given = std::env::var("SEED").ok().and_then(|text| text.parse().ok());
-    let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_micros();
-    let seed = given.unwrap_or_else(|| u64::try_from(clock()).unwrap());
-    println!("seed {seed}");
-    seed
 }
 
 #[test]

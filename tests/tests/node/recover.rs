@@ -20,6 +20,7 @@ use aliquot_driver::region;
 use aliquot_tests::fault::Kill;
 use aliquot_tests::generate::Random;
 use aliquot_tests::node::{Want, World, claim};
+use aliquot_tests::seed::seed;
 
 /// A claim, and the node that it is for.
 struct Shape {
@@ -338,9 +339,7 @@ fn the_child_that_is_killed() {
 
 #[test]
 fn killed_process_leaves_nothing_a_restart_cannot_repair() {
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
-    let seed = u64::try_from(seed % u128::from(u64::MAX)).unwrap();
-    println!("seed {seed}");
+    let seed = seed();
     let mut random = Random::new(seed);
     let dir = tempfile::tempdir().unwrap();
     let file = || Personality::named("h200").unwrap().load().unwrap();

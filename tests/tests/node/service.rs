@@ -23,6 +23,7 @@ use aliquot_driver::prepare::{PrepareError, ReleaseOutcome};
 use aliquot_tests::fault::Kill;
 use aliquot_tests::generate::Random;
 use aliquot_tests::node::{Want, World, claim};
+use aliquot_tests::seed::seed;
 
 const CARDS: u32 = 8;
 /// Time that the simulated device takes to make or destroy a partition.
@@ -317,10 +318,7 @@ fn caller(
 
 #[test]
 fn random_callers_killed_anywhere_converge_after_one_restart() {
-    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok());
-    let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_micros();
-    let seed: u64 = seed.unwrap_or_else(|| u64::try_from(clock()).unwrap());
-    println!("seed {seed}");
+    let seed = seed();
     let (mut kills, mut kept) = (0, 0);
     for round in 0..40 {
         let mut random = Random::new(seed.wrapping_add(round));
