@@ -77,7 +77,7 @@ fn check_service(shape: &Shape) {
     let prepared = world.files();
     let mut points = 0;
     for (start, begin) in [(&empty, true), (&prepared, false)] {
-        for places in (0..150).chain((150..).step_by(5)) {
+        for places in (0..150).chain((150..).step_by(stride())) {
             world.restore(start);
             let kill = Arc::new(Kill::default());
             let service = world.open_on(kill.clone()).into_service();
@@ -104,6 +104,11 @@ fn check_service(shape: &Shape) {
     }
     println!("{points} points");
     assert!(points > 200, "only {points} points");
+}
+
+/// Places from one kill to the next, behind the first ones; `ALIQUOT_STRIDE` sets another number.
+fn stride() -> usize {
+    std::env::var("ALIQUOT_STRIDE").map_or(13, |text| text.parse().unwrap())
 }
 
 fn check_for(shape: &Shape, kind: ClaimKind) {
