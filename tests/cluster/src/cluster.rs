@@ -202,8 +202,9 @@ impl Cluster {
         loop {
             let import = self.components.ctr(&["images", "import", &file]);
             let output = self.line.run(import, "", PATIENCE)?;
-            // containerd makes its socket some time after it has started.
-            if output.code != 0 && output.err.contains("no such file") && Instant::now() < until {
+            // containerd makes its socket some time after it has started, and listens a little later.
+            let not_yet = ["no such file", "connection refused"].iter().any(|word| output.err.contains(word));
+            if output.code != 0 && not_yet && Instant::now() < until {
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
