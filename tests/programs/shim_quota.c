@@ -5,6 +5,7 @@
      info   free memory; the query updates the accounting to the driver's figures
      had    bytes that are imported of another interface to the card
      let    bytes that were freed, and that may still be accounted
+     graphs bytes of executable graphs, charged whether the driver has them or not
      pool   takes and frees a block of the card's pool: the process has seen by how much pools grow
      stacks BYTES  the primary context's stacks are so large
      rest   0: all that is free can be had, and not a byte more
@@ -364,6 +365,17 @@ static size_t imported(void)
     return bytes;
 }
 
+static size_t graphs(void)
+{
+    size_t bytes = 0;
+    for (int at = 0; at < threads; at++)
+        for (int entry = 0; entry < workers[at].count; entry++) {
+            int family = workers[at].entries[entry].family;
+            bytes += family == GRAPH || family == CAPTURED ? workers[at].entries[entry].charged : 0;
+        }
+    return bytes;
+}
+
 static size_t let(void)
 {
     size_t bytes = 0;
@@ -446,6 +458,8 @@ int main(int count, char **arguments)
             printf("%zu\n", left());
         else if (!strncmp(line, "had", 3))
             printf("%zu\n", imported());
+        else if (!strncmp(line, "graphs", 6))
+            printf("%zu\n", graphs());
         else if (!strncmp(line, "let", 3))
             printf("%zu\n", let());
         else if (!strncmp(line, "pool", 4))

@@ -5,12 +5,14 @@
 //!             └▶ an empty directory of cards ────────────────────────────────────────────┴─▶ command(program)
 //! ```
 
-#![expect(clippy::panic, reason = "a bench that cannot be set up is a failed test")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a bench that cannot be set up is a failed test")]
 
 use aliquot_sim_device::{Card, Device};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
 /// Names under which programs look for the simulated driver libraries.
@@ -47,6 +49,40 @@ pub fn built() -> PathBuf {
 #[must_use]
 pub fn kept(name: &str) -> PathBuf {
     built().join("simulated").join(name)
+}
+
+/// What `make` makes at the path that it is given, a file or a directory; made once for all test runs with the same `facts`.
+///
+/// # Panics
+///
+/// When it cannot be put in its place.
+pub fn kept_once(name: &str, facts: &impl Hash, make: impl FnOnce(&Path)) -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = DefaultHasher::new();
+    facts.hash(&mut hasher);
+    let made = kept("programs").join(format!("{name}-{:016x}", hasher.finish()));
+    if !made.exists() {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let fresh = made.with_extension(format!("{}-{number}", std::process::id()));
+        std::fs::create_dir_all(kept("programs")).unwrap();
+        make(&fresh);
+        // Another process or thread may have been faster.
+        let placed = std::fs::rename(&fresh, &made);
+        assert!(placed.is_ok() || made.exists(), "{placed:?}");
+    }
+    made
+}
+
+/// The headers of `tests/programs`, word for word.
+fn headers() -> &'static [String] {
+    static TEXTS: OnceLock<Vec<String>> = OnceLock::new();
+    TEXTS.get_or_init(|| {
+        let files = std::fs::read_dir(root().join("tests/programs")).unwrap();
+        let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "h"));
+        paths.sort();
+        paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+    })
 }
 
 /// Runs a command to its end.
@@ -219,13 +255,20 @@ impl Bench {
     ///
     /// When the program does not compile.
     pub fn compile_as(&self, source: &str, output: &str, arguments: &[&str]) -> Result<PathBuf, StoodAside> {
-        run(Command::new(&self.compiler).arg("--version"))?;
+        let version = run(Command::new(&self.compiler).arg("--version"))?;
+        let path = root().join("tests/programs").join(source).with_extension("c");
+        // Where the libraries lie says nothing of the program.
+        let own: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("-L")).collect();
+        let facts = (&self.compiler, version, own, std::fs::read_to_string(&path).unwrap(), headers());
+        let made = kept_once(source, &facts, |program| {
+            let mut cc = Command::new(&self.compiler);
+            cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(program).arg(&path).args(arguments);
+            let compiled = run(&mut cc);
+            assert!(compiled.is_ok(), "{compiled:?}");
+        });
         let program = self.place.path().join(output);
-        let mut cc = Command::new(&self.compiler);
-        cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&program);
-        cc.arg(root().join("tests/programs").join(source).with_extension("c")).args(arguments);
-        let compiled = run(&mut cc);
-        assert!(compiled.is_ok(), "{compiled:?}");
+        // By another process: a file that this one has open for writing could not be run by a fork of another thread.
+        run(Command::new("cp").arg(made).arg(&program))?;
         Ok(program)
     }
 }

@@ -97,7 +97,7 @@ fn one_kernel_processes_are_held_to_the_share_together() {
         ("once_in_silence", 100),
     ];
     for (name, kernel) in cases {
-        let spent = scene.capped(|command| scene.in_turns(command, name, kernel * MILLI, 4_000));
+        let spent = scene.capped(|command| scene.in_turns(command, name, kernel * MILLI, 2_500));
         println!("{name} {kernel} ms: {spent:?}");
         assert!(spent.is_within_cap(kernel * MILLI), "{name} {kernel} ms: {spent:?}");
     }
@@ -107,7 +107,7 @@ fn one_kernel_processes_are_held_to_the_share_together() {
 fn endless_capture_and_a_tenth_context_do_not_evade_the_share() {
     let Some(scene) = scene() else { return };
     for (name, kernel) in [("captured", 5), ("capture_lost", 5), ("many_contexts", 50)] {
-        let spent = scene.capped(|command| scene.play(command(), name, kernel * MILLI, 4_000));
+        let spent = scene.capped(|command| scene.play(command(), name, kernel * MILLI, 2_500));
         println!("{name} {kernel} ms: {spent:?}");
         assert!(spent.is_within_cap(6 * kernel * MILLI), "{name} {kernel} ms: {spent:?}");
     }
@@ -117,7 +117,7 @@ fn endless_capture_and_a_tenth_context_do_not_evade_the_share() {
 fn a_function_of_two_lengths_is_billed_what_it_took() {
     let Some(scene) = scene() else { return };
     for (name, kernel) in [("grows", 5), ("two_lengths", 5), ("two_lengths", 1)] {
-        let spent = scene.capped(|command| scene.play(command(), name, kernel * MILLI, 6_000));
+        let spent = scene.capped(|command| scene.play(command(), name, kernel * MILLI, 3_000));
         println!("{name} {kernel} ms: {spent:?}");
         assert!(spent.is_within_cap(20 * kernel * MILLI), "{name} {kernel} ms: {spent:?}");
     }
@@ -261,7 +261,7 @@ fn without_the_shim_the_same_checks_fail() {
         });
         assert!(full, "{name}");
     };
-    fills("once", &|| scene.in_turns(&command, "once", 200 * MILLI, 6_000));
+    fills("once", &|| scene.in_turns(&command, "once", 200 * MILLI, 2_500));
     for name in ["captured", "many_contexts", "two_lengths"] {
         fills(name, &|| scene.play(command(), name, 5 * MILLI, 2_000));
     }
