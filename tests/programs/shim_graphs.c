@@ -23,7 +23,7 @@
      busy <stream> <nanos>, sync <stream>  a kernel of that length
      alloc <slot> <bytes>, release <slot>  cuMemAlloc, cuMemFree
      info                                  cuMemGetInfo: free
-     held                                  what the driver holds for graphs, and what is mapped of it */
+     reset                                 cuDevicePrimaryCtxReset */
 #include "opened.h"
 
 enum { SLOTS = 64, STREAMS = 4, OWN = 9, BESIDE = 3 };
@@ -178,14 +178,6 @@ static int busy(void *stream, u64 nanos)
     return CALL(cuLaunchKernel, function, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream, parameters, NULL);
 }
 
-static void tell(void)
-{
-    u64 held = 0, mapped = 0;
-    int code = CALL(cuDeviceGetGraphMemAttribute, 0, 2u, &held);
-    code = code ? code : CALL(cuDeviceGetGraphMemAttribute, 0, 0u, &mapped);
-    printf("%d %lu %lu\n", code, held, mapped);
-}
-
 static void handle(const char *word, u64 a, u64 b, u64 c)
 {
     u64 out = UNTOUCHED;
@@ -246,8 +238,8 @@ static void handle(const char *word, u64 a, u64 b, u64 c)
     else if (!strcmp(word, "info")) {
         int code = CALL(cuMemGetInfo_v2, &left, &total);
         printf("%d %zu\n", code, left);
-    } else if (!strcmp(word, "held"))
-        tell();
+    } else if (!strcmp(word, "reset"))
+        answer(CALL(cuDevicePrimaryCtxReset_v2, 0), out);
     else
         refused(word, a);
 }

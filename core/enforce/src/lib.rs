@@ -1,7 +1,7 @@
 //! Admission decisions of the shim: whether an allocation is granted, and when a launch may start.
 //!
 //! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or release;
-//! - [`growth`], [`backing`]: memory whose size only the driver knows: pools, and the memory that graphs keep;
+//! - [`growth`], [`graph_store`]: memory whose size only the driver knows: pools, and the memory that graphs keep;
 //! - [`reap`]: memory leaked by exited processes is released at once, by any process that detects the exit;
 //! - [`pace`]: a measured share of the card's time. [`bucket`] is the credit, [`cost`] predicts, [`marks`] measure, [`cells`] and
 //!   [`busy_floor`] add up; [`unbilled`] is the unsettled work of an exited process;
@@ -17,12 +17,12 @@
 #[cfg(any(test, feature = "shuttle"))]
 extern crate std;
 
-pub mod backing;
 mod borrowed_time;
 pub mod bucket;
 pub mod busy_floor;
 pub mod cells;
 pub mod cost;
+pub mod graph_store;
 pub mod growth;
 pub mod marks;
 pub mod memory;

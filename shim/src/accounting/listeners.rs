@@ -16,7 +16,7 @@ use crate::grants::Usage;
 use crate::loader::vendor::Device;
 
 /// Listeners of a context's end.
-pub(crate) const CONTEXT_LISTENERS: usize = 4;
+pub(crate) const CONTEXT_LISTENERS: usize = 5;
 
 /// What a listener found at the beginning of a context's end, given back to it at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

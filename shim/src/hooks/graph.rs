@@ -117,8 +117,10 @@ fn add<N: Described>(node: *mut u64, given: *mut N, real: impl Fn(*mut u64, *mut
     let Some(device) = unsafe { given.read_unaligned() }.device() else { return real(node, given) };
     match account::of(device) {
         Account::Uncounted => real(node, given),
-        Account::Counted(ledger) if !graphs::watch(device) => ledger.refuse(),
-        Account::Counted(_) => real(node, given),
+        Account::Counted(ledger) => {
+            graphs::watch(ledger);
+            real(node, given)
+        }
         Account::Closed => {
             // The driver writes into a description: it gets one of ours.
             let mut copy = [0_u64; WORDS_MAX];

@@ -2,15 +2,21 @@
 
 use crate::accounting::listeners::{self, Listeners};
 use crate::compute::{captures, pacing};
-use crate::memory::{context_accounting, deferred_free, ipc_memory, plain, pools};
+use crate::memory::{context_accounting, deferred_free, graphs, ipc_memory, plain, pools};
 
 static LISTENERS: Listeners = Listeners {
-    on_pressure: &[|_| deferred_free::settle(), context_accounting::find_ended, pools::trim_kept],
+    on_pressure: &[
+        |_| deferred_free::settle(),
+        context_accounting::find_ended,
+        pools::trim_kept,
+        graphs::give_back,
+    ],
     on_context_end: [
         &captures::InContexts,
         &pacing::InContexts,
         &deferred_free::InContexts,
         &plain::InContexts,
+        &graphs::InContexts,
     ],
     on_context_use: context_accounting::noticed,
     is_memory_held: ipc_memory::is_held,

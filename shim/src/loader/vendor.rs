@@ -61,7 +61,6 @@ calls! {
     fn cuGraphUpload_ptsz(exec: u64, stream: u64);
     fn cuGraphDestroyNode(node: u64);
     fn cuGraphChildGraphNodeGetGraph(node: u64, graph: *mut u64);
-    fn cuGraphMemFreeNodeGetParams(node: u64, address: *mut u64);
     /// A number that no other stream of the process ever has; from 12.0 on.
     fn cuStreamGetId(stream: u64, id: *mut u64);
     fn cuStreamGetId_ptsz(stream: u64, id: *mut u64);
@@ -139,6 +138,8 @@ pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const INVALID_VALUE: i32 = 1;
 /// CUDA_ERROR_OUT_OF_MEMORY
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// CUDA_ERROR_NOT_SUPPORTED
+pub(crate) const NOT_SUPPORTED: i32 = 801;
 /// CUDA_ERROR_NOT_PERMITTED
 pub(crate) const NOT_PERMITTED: i32 = 800;
 /// CUDA_ERROR_NOT_READY
@@ -156,8 +157,7 @@ pub(crate) const POOL_USED: u32 = 7;
 pub(crate) const POOL_ALLOCATION: u32 = 9;
 pub(crate) const POOL_LOCATION: u32 = 11;
 pub(crate) const POOL_LOCATION_KIND: u32 = 12;
-/// CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT and RESERVED_MEM_CURRENT.
-pub(crate) const GRAPHS_USED: u32 = 0;
+/// CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
 pub(crate) const GRAPHS_RESERVED: u32 = 2;
 /// CU_MEM_LOCATION_TYPE_DEVICE, HOST, INVISIBLE, which is another machine's card, and DEVICE_LOCALITY_DOMAIN.
 const LOCATION_DEVICE: u32 = 1;

@@ -1,34 +1,40 @@
-//! Memory nodes of graphs: the driver keeps one store of memory for all graphs of a card, and tells its size.
+//! Memory nodes of graphs: an executable graph is charged its whole footprint from its instantiation until it is destroyed.
 //!
 //! ```text
-//!   instantiate: what do its nodes want ─▶ noted (execs)
-//!   launch, upload: has it that? ─yes─▶ vendor call ─▶ the store's size into accounting
-//!                        └─no─▶ reserve it ─▶ does not fit: trim all pools, once more ─▶ the vendor's out-of-memory
+//!   instantiate, update: reserve the footprint ─▶ does not fit: trim all pools, once more ─▶ the vendor's out-of-memory
+//!   launch, upload: in the stream of the launch before ─▶ vendor call
+//!                   in another stream ─▶ reserve the footprint once more ─▶ vendor call ─▶ settle
+//!   destroy, end of the context: the footprint becomes residue ─▶ vendor call ─▶ settle
 //! ```
 //!
-//! A node costs nothing while it is written down, captured or copied. The store grows when a graph is uploaded or launched, and
-//! with some drivers when it is instantiated, and shrinks when it is trimmed: so accounting follows it. Until it was seen which
-//! driver this is, an instantiation reserves as well, and for good where the driver did not keep to what was seen. Growth that
-//! no thread foresaw is charged, and nothing more is granted until it fits; an instantiation is undone.
+//! A node costs nothing while it is written down, captured or copied. The driver keeps one store of memory for all graphs of a
+//! card; [`GraphStore`] is its accounting. What a stream keeps is no other stream's, so a graph that moves leaves residue. The
+//! residue ends with a trim, also before any refusal.
 
-mod execs;
-mod flight;
-mod wanted;
+mod demand;
 
-use aliquot_enforce::backing::{AllocationTime, Source};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::accounting::account::Ledger;
+use aliquot_enforce::graph_store::GraphStore;
+use aliquot_enforce::growth::AccountingChange;
+
+use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger, UnaccountedRelease};
+use crate::accounting::alloc_map::Tie;
+use crate::accounting::contexts;
+use crate::accounting::listeners::OnContextEnd;
+use crate::grants::DEVICES_MAX;
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS, StreamMode, Target};
-use crate::memory::meter::{self, CallEnd, Meter, MeterKind, PendingCall, State};
-use crate::memory::pools::{self, AddressOut};
-use crate::sys::{self, KeepErrno};
+use crate::memory::meter;
+use crate::memory::pools::AddressOut;
+use crate::sys::KeepErrno;
+use crate::sys::fork_private::{Empty, ForkPrivate, Table};
 
-use execs::{Flight, UnfreedUse};
-use flight::{fly, take_off};
-use wanted::{Amounts, CARDS_MAX, GraphDemand, MEMORY_NODE, NONE};
+use demand::{CARDS_MAX, GraphDemand, MEMORY_NODE};
 
-/// Turns that a trim waits for launches under way which it would take memory from.
-const TRIM_TURNS_MAX: u32 = 64;
+/// Executable graphs with memory nodes in one process, a quarter of them left empty.
+const EXECS_MAX: usize = 4096;
+/// Tries to settle while other threads change the store.
+const TRIES_MAX: u32 = 32;
 
 /// The vendor's description of a memory node: the head of it.
 #[derive(Clone, Copy)]
@@ -77,74 +83,229 @@ impl Described for AnyNode {
     }
 }
 
-/// From now on graphs may take memory of this card, which has a limit. False: there is no place to count it.
-pub(crate) fn watch(device: Device) -> bool {
-    Meter::Graphs(device).note(device, State::Charged)
+/// An executable graph with memory nodes.
+#[derive(Clone, Copy)]
+struct Exec {
+    footprint: GraphDemand,
+    /// The stream of its last launch or upload; zeros: there was none.
+    lane: Lane,
+    /// Its context.
+    tie: Tie,
 }
 
-/// Brings accounting to what the driver says of its stores; the ledger that holds more now than its limit leaves, and whether any
-/// store has grown by what no thread reserved.
-fn settle() -> (Option<Ledger>, CallEnd) {
-    let (mut over, mut how) = (None, CallEnd::Fits);
-    meter::each_charged(|meter, _, ledger| {
-        if matches!(meter, Meter::Graphs(_)) {
-            match meter.refresh(ledger) {
-                CallEnd::Fits => {}
-                CallEnd::Grew => how = CallEnd::Grew,
-                CallEnd::Over => (over, how) = (Some(ledger), CallEnd::Grew),
-            }
+/// A stream, by the driver's number of it, which is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lane(u64);
+
+struct Execs {
+    table: Table<Exec, EXECS_MAX>,
+    /// By card.
+    stores: [GraphStore; DEVICES_MAX],
+}
+
+// SAFETY: integers.
+#[expect(unsafe_code, reason = "zeros are promised to be a value")]
+unsafe impl Empty for Exec {}
+// SAFETY: a table, and integers.
+#[expect(unsafe_code, reason = "zeros are promised to be a value")]
+unsafe impl Empty for Execs {}
+
+static EXECS: ForkPrivate<Execs> = ForkPrivate::new();
+/// Graphs may take memory of a card with a limit.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// What a call does with a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Launch,
+    Upload,
+}
+
+/// Where a graph's memory is, as far as the next call is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    /// It has none yet.
+    First,
+    /// In the stream of the call.
+    Same,
+    /// It may be elsewhere, or in use.
+    Moved,
+}
+
+/// Why nothing was reserved.
+enum Refusal {
+    /// The card is closed.
+    Closed,
+    /// It does not fit in this ledger.
+    Full(Ledger),
+}
+
+/// A vendor call that may add to the stores of some cards, with what it may take in accounting.
+struct Flight<'a> {
+    demand: &'a GraphDemand,
+    _moving: [InFlightOperation; CARDS_MAX],
+}
+
+impl Refusal {
+    fn answer(self) -> i32 {
+        match self {
+            Self::Closed => OUT_OF_MEMORY,
+            Self::Full(ledger) => ledger.refuse(),
         }
-    });
-    (over, how)
-}
-
-/// The vendor's call was made.
-struct FlightCall {
-    answer: i32,
-    /// Where it had its memory from; `None`: it was refused.
-    source: Option<Source>,
-    /// The ledger that holds more now than its limit leaves.
-    over: Option<Ledger>,
-}
-
-/// What the driver holds of each card of a flight, in bytes; no driver has [`UNTOLD`].
-type DriverAmounts = Amounts;
-
-/// It does not say.
-const UNTOLD: u64 = u64::MAX;
-
-fn held_of(card: i32) -> u64 {
-    Meter::Graphs(Device(card)).reserved().unwrap_or(UNTOLD)
-}
-
-fn held(wanted: &GraphDemand) -> DriverAmounts {
-    let mut held = NONE;
-    for (place, (card, _)) in held.iter_mut().zip(wanted.each()) {
-        *place = held_of(card);
     }
-    held
 }
 
-/// By how much that has grown of a card which had `before`; `None`: unknown.
-fn grown(card: i32, before: u64) -> Option<u64> {
-    let after = held_of(card);
-    if before == UNTOLD || after == UNTOLD { None } else { after.checked_sub(before) }
+impl Lane {
+    const NONE: Self = Self(0);
+    /// The driver does not tell it apart.
+    const UNKNOWN: Self = Self(u64::MAX);
+
+    fn of(target: Target) -> Self {
+        let number = vendor::stream_id(target.stream, target.mode);
+        number.map(Self).filter(|lane| *lane != Self::NONE).unwrap_or(Self::UNKNOWN)
+    }
 }
 
-/// What is reserved for a flight, by the places of its cards. Large, so it lies where its caller has a place for it.
-type Reserved = [Option<PendingCall>; CARDS_MAX];
+impl Execs {
+    fn store(&mut self, card: i32) -> Option<&mut GraphStore> {
+        self.stores.get_mut(usize::try_from(card).ok()?)
+    }
 
-const NOTHING: Reserved = [const { None }; CARDS_MAX];
+    fn each(&mut self, demand: &GraphDemand, change: impl Fn(&mut GraphStore, u64)) {
+        for (card, bytes) in demand.each() {
+            self.store(card).into_iter().for_each(|store| change(store, bytes));
+        }
+    }
 
-/// An executable graph is launched: its memory is reserved before, unless it has it.
+    fn take(&mut self, exec: u64) -> Option<Exec> {
+        let known = self.table.take(exec)?;
+        self.each(&known.footprint, GraphStore::retire);
+        Some(known)
+    }
+}
+
+/// The ledger of a card, if it is counted.
+fn ledger_of(card: i32) -> Option<Ledger> {
+    match account::of(Device(card)) {
+        Account::Counted(ledger) => Some(ledger),
+        Account::Uncounted | Account::Closed => None,
+    }
+}
+
+fn moving(demand: &GraphDemand) -> [InFlightOperation; CARDS_MAX] {
+    let mut all = [const { InFlightOperation::NOTHING }; CARDS_MAX];
+    for (place, (card, _)) in all.iter_mut().zip(demand.each()) {
+        *place = ledger_of(card).map_or(InFlightOperation::NOTHING, Ledger::moving);
+    }
+    all
+}
+
+/// Reserves all of it, or nothing.
+fn reserve(demand: &GraphDemand) -> Result<(), Refusal> {
+    for (number, (card, bytes)) in demand.each().enumerate() {
+        let refusal = match account::of(Device(card)) {
+            Account::Uncounted => continue,
+            Account::Closed => Refusal::Closed,
+            Account::Counted(ledger) => match ledger.reserve(Bytes(bytes)) {
+                Ok(()) => continue,
+                Err(_) => Refusal::Full(ledger),
+            },
+        };
+        for (card, bytes) in demand.each().take(number) {
+            ledger_of(card).into_iter().for_each(|ledger| ledger.release(Bytes(bytes)));
+        }
+        return Err(refusal);
+    }
+    Ok(())
+}
+
+impl<'a> Flight<'a> {
+    /// Reserves what a call may take, and has the stores of its cards hold it as `record` says.
+    #[inline(never)]
+    fn begin(demand: &'a GraphDemand, record: fn(&mut GraphStore, u64)) -> Result<Self, Refusal> {
+        let _errno = KeepErrno::new();
+        let moving = moving(demand);
+        reserve(demand)?;
+        let begin = |store: &mut GraphStore, bytes| {
+            store.begin(bytes);
+            record(store, bytes);
+        };
+        EXECS.with(|execs| execs.each(demand, begin));
+        Ok(Self { demand, _moving: moving })
+    }
+
+    /// The call is over. A ledger that holds more now than its limit leaves.
+    fn end(self) -> Option<Ledger> {
+        EXECS.with(|execs| execs.each(self.demand, GraphStore::end));
+        settle_each(self.demand)
+    }
+}
+
+/// Bytes that the driver holds for the graphs of a card.
+fn reserved(card: i32) -> Option<u64> {
+    let mut value = 0;
+    let answer = vendor::cuDeviceGetGraphMemAttribute(card, vendor::GRAPHS_RESERVED, &raw mut value);
+    (answer? == SUCCESS).then_some(value)
+}
+
+/// Brings accounting to what the driver says of a card's store; the ledger, if it holds more now than its limit leaves.
+fn settle(card: i32) -> Option<Ledger> {
+    let ledger = ledger_of(card)?;
+    for _ in 0..TRIES_MAX {
+        let asked = EXECS.with(|execs| execs.store(card).map(|store| store.moment())).flatten()?;
+        let size = reserved(card)?;
+        match EXECS.with(|execs| execs.store(card).map(|store| store.settle(asked, size))).flatten()? {
+            AccountingChange::Release(bytes) => {
+                meter::learn(size);
+                ledger.release(Bytes(bytes));
+                return None;
+            }
+            // The driver took more than any model says: charged, whatever the limit.
+            AccountingChange::Charge(bytes) if ledger.reserve_now(Bytes(bytes)).is_ok() => return None,
+            AccountingChange::Charge(bytes) => {
+                ledger.charge(Bytes(bytes));
+                return Some(ledger);
+            }
+            AccountingChange::Stale => {}
+        }
+    }
+    None
+}
+
+fn settle_each(demand: &GraphDemand) -> Option<Ledger> {
+    demand.each().fold(None, |over, (card, _)| settle(card).or(over))
+}
+
+/// The cards whose stores are as `wanted`, a bit each.
+fn cards(wanted: impl Fn(&GraphStore) -> bool) -> impl Iterator<Item = i32> {
+    let all = EXECS.with(|execs| {
+        let marked = execs.stores.iter().map(|store| u64::from(wanted(store)));
+        marked.rev().fold(0_u64, |all, one| all << 1 | one)
+    });
+    (0..64).filter(move |card| all.unwrap_or(0) >> card & 1 == 1)
+}
+
+const _: () = assert!(DEVICES_MAX <= 64, "a bit for each card");
+
+/// From now on graphs may take memory of a card of this ledger.
+pub(crate) fn watch(ledger: Ledger) {
+    ledger.loosen(UnaccountedRelease::Memory);
+    WATCHED.store(true, Ordering::Release);
+}
+
+fn is_watched() -> bool {
+    WATCHED.load(Ordering::Acquire)
+}
+
+/// An executable graph is launched.
 #[inline]
 pub(crate) fn launch(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
-    if MeterKind::Graphs.is_there() { run(exec, target, UnfreedUse::Launch, &real) } else { real() }
+    if is_watched() { run(exec, target, Use::Launch, &real) } else { real() }
 }
 
 /// The same for an upload.
 pub(crate) fn upload(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
-    if MeterKind::Graphs.is_there() { run(exec, target, UnfreedUse::Upload, &real) } else { real() }
+    if is_watched() { run(exec, target, Use::Upload, &real) } else { real() }
 }
 
 /// A graph that is to be launched for the first time is uploaded, into a stream at rest: what the driver takes for that is no
@@ -152,7 +313,7 @@ pub(crate) fn upload(exec: u64, target: Target, real: impl Fn() -> i32) -> i32 {
 #[cold]
 pub(crate) fn bring(exec: u64, target: Target) {
     let _errno = KeepErrno::new();
-    if MeterKind::Graphs.is_there() && execs::knows(exec) {
+    if is_watched() && EXECS.with(|execs| execs.table.get(exec).is_some()) == Some(true) {
         return;
     }
     let Target { stream, mode } = target;
@@ -164,39 +325,53 @@ pub(crate) fn bring(exec: u64, target: Target) {
     }
 }
 
-fn run(exec: u64, target: Target, does: UnfreedUse, real: &dyn Fn() -> i32) -> i32 {
-    let is_known = {
-        let _errno = KeepErrno::new();
-        execs::knows(exec) && !vendor::is_capturing(target.stream, target.mode)
+#[inline(never)]
+fn run(exec: u64, target: Target, does: Use, real: &dyn Fn() -> i32) -> i32 {
+    let errno = KeepErrno::new();
+    let lane = Lane::of(target);
+    let Some((footprint, placement)) = place(exec, lane, does) else {
+        drop(errno);
+        return real();
     };
-    if is_known && let Some(answer) = run_known(exec, target, does, real) {
+    if placement != Placement::Moved {
+        let _moving = moving(&footprint);
+        drop(errno);
+        let answer = real();
+        if placement == Placement::First {
+            let _errno = KeepErrno::new();
+            // What is held is charged, whether it fits or not.
+            let _over = settle_each(&footprint);
+        }
         return answer;
     }
+    drop(errno);
+    let flight = match Flight::begin(&footprint, GraphStore::leave) {
+        Ok(flight) => flight,
+        Err(refusal) => return refusal.answer(),
+    };
+    EXECS.with(|execs| execs.table.get(exec).into_iter().for_each(|known| known.lane = lane));
     let answer = real();
-    changed();
+    let _errno = KeepErrno::new();
+    let _over = flight.end();
     answer
 }
 
-/// `None`: it is not known any more.
-#[inline(never)]
-fn run_known(exec: u64, target: Target, does: UnfreedUse, real: &dyn Fn() -> i32) -> Option<i32> {
-    let (mut flight, mut reserved) = (Flight::NONE, NOTHING);
-    let taken_off = {
-        let _errno = KeepErrno::new();
-        let lane = execs::lane(target);
-        let begin = |flight: &mut Flight| execs::begin(flight, exec, lane, does);
-        let beside = |flight: &mut Flight| execs::begin_beside(flight, lane);
-        take_off((&mut flight, &mut reserved), &begin, &beside)
-    };
-    match taken_off {
-        Ok(true) => {
-            let flown = fly(&flight, &mut reserved, real);
-            execs::end(&flight, flown.source);
-            Some(flown.answer)
-        }
-        Ok(false) => None,
-        Err(refusal) => Some(refusal.answer()),
-    }
+/// Where the memory of a graph is for a call in this stream. `None`: it has no memory nodes.
+fn place(exec: u64, lane: Lane, does: Use) -> Option<(GraphDemand, Placement)> {
+    let placed = EXECS.with(|execs| {
+        let known = execs.table.get(exec)?;
+        let placement = if known.lane == Lane::NONE {
+            known.lane = lane;
+            Placement::First
+        } else if known.lane == lane && lane != Lane::UNKNOWN && does == Use::Launch {
+            Placement::Same
+        } else {
+            // An upload may need memory beside that of a launch before.
+            Placement::Moved
+        };
+        Some((known.footprint, placement))
+    });
+    placed.flatten()
 }
 
 /// A graph is instantiated, and uploaded where that says so; `destroy` is the vendor's way back.
@@ -206,180 +381,156 @@ pub(crate) fn instantiate(
     real: &dyn Fn() -> i32,
     destroy: fn(u64) -> i32,
 ) -> i32 {
-    if exec.is_null() || !MeterKind::Graphs.is_there() {
+    if exec.is_null() || !is_watched() {
         return real();
     }
-    let mut flight = Flight::NONE;
-    let (read, taken) = {
+    let footprint = {
         let _errno = KeepErrno::new();
-        (flight.wanted.read(graph), execs::taken())
+        GraphDemand::of(graph, meter::rounded)
     };
-    match read {
-        Ok(()) if flight.wanted.is_nothing() => return real(),
-        Ok(()) => {}
-        Err(_) => return OUT_OF_MEMORY,
+    let Ok(footprint) = footprint else { return OUT_OF_MEMORY };
+    if footprint.is_nothing() {
+        return real();
     }
+    let flight = match Flight::begin(&footprint, GraphStore::add) {
+        Ok(flight) => flight,
+        Err(refusal) => return refusal.answer(),
+    };
     let before = exec.before();
-    let made = if taken == AllocationTime::AtLaunch && upload.is_none() {
-        make_freely(exec, &flight.wanted, real)
-    } else {
-        make(exec, &mut flight, upload, real)
-    };
-    let _errno = KeepErrno::new();
-    match made {
-        InstantiationOutcome::Kept(answer) | InstantiationOutcome::Not(answer) => answer,
-        InstantiationOutcome::Undone(refusal) => {
-            let _destroyed = destroy(exec.read());
-            exec.write(before);
-            pools::trim_graphs();
-            refusal
-        }
-    }
-}
-
-/// What came of an instantiation, and the answer.
-enum InstantiationOutcome {
-    /// What the driver made of it.
-    Kept(i32),
-    /// It made one that cannot stay.
-    Undone(i32),
-    /// It was not asked.
-    Not(i32),
-}
-
-/// Instantiates with what that may take in accounting.
-#[inline(never)]
-fn make(
-    exec: AddressOut,
-    flight: &mut Flight,
-    upload: Option<Target>,
-    real: &dyn Fn() -> i32,
-) -> InstantiationOutcome {
-    let mut reserved = NOTHING;
-    let taken_off = {
-        let _errno = KeepErrno::new();
-        let lane = upload.and_then(execs::lane);
-        let begin = |flight: &mut Flight| execs::begin_new(flight, lane);
-        take_off((flight, &mut reserved), &begin, &|_| false)
-    };
-    match taken_off {
-        Ok(true) => {}
-        Ok(false) => return InstantiationOutcome::Not(OUT_OF_MEMORY),
-        Err(refusal) => return InstantiationOutcome::Not(refusal.answer()),
-    }
-    let flown = fly(flight, &mut reserved, real);
-    let _errno = KeepErrno::new();
-    let is_there = flown.answer == SUCCESS;
-    let is_noted = !is_there || execs::add(exec.read(), &flight.wanted);
-    if is_there {
-        flight.made(exec.read());
-    }
-    let was_alone = execs::end(flight, flown.source);
-    if let Some(source) = flown.source.filter(|_| was_alone && upload.is_none()) {
-        learn(&flight.wanted, source);
-    }
-    InstantiationOutcome::of(exec, flown.answer, is_noted, flown.over.or_else(|| settle().0))
-}
-
-/// Instantiates with nothing reserved, where the driver was seen to take nothing then. If it does so after all, that was wrong.
-#[inline(never)]
-fn make_freely(exec: AddressOut, wanted: &GraphDemand, real: &dyn Fn() -> i32) -> InstantiationOutcome {
-    let (since, before) = {
-        let _errno = KeepErrno::new();
-        (execs::moment(), held(wanted))
-    };
     let answer = real();
     let _errno = KeepErrno::new();
-    let is_noted = answer != SUCCESS || execs::add(exec.read(), wanted);
-    let mut each = wanted.each().zip(&before);
-    let has_grown = each.any(|((card, _), before)| grown(card, *before).is_some_and(|grown| grown > 0));
-    let is_its = has_grown && execs::was_quiet(since);
-    let (over, how) = settle();
-    if is_its || how == CallEnd::Grew {
-        execs::learn(AllocationTime::AtEither);
+    if answer != SUCCESS {
+        EXECS.with(|execs| execs.each(&footprint, GraphStore::retire));
+        let _over = flight.end();
+        return answer;
     }
-    InstantiationOutcome::of(exec, answer, is_noted, over)
-}
-
-impl InstantiationOutcome {
-    /// The driver has answered. `over` is a ledger that holds more now than its limit leaves.
-    fn of(exec: AddressOut, answer: i32, is_noted: bool, over: Option<Ledger>) -> Self {
-        match over.filter(|_| answer == SUCCESS) {
-            Some(over) => {
-                execs::take(exec.read());
-                Self::Undone(over.refuse())
-            }
-            None if is_noted => Self::Kept(answer),
-            None => Self::Undone(OUT_OF_MEMORY),
+    let lane = upload.map_or(Lane::NONE, Lane::of);
+    let tie = contexts::current().map_or(Tie(0), |current| current.tie);
+    let is_noted = note(exec.read(), Exec { footprint, lane, tie });
+    let over = flight.end();
+    if is_noted && over.is_none() {
+        return SUCCESS;
+    }
+    EXECS.with(|execs| {
+        if execs.take(exec.read()).is_none() {
+            execs.each(&footprint, GraphStore::retire);
         }
-    }
+    });
+    let _destroyed = destroy(exec.read());
+    exec.write(before);
+    footprint.each().for_each(|(card, _)| trim(card));
+    over.map_or(OUT_OF_MEMORY, Ledger::refuse)
 }
 
-/// Something was instantiated, and nothing else was under way: has it its memory by now?
-fn learn(wanted: &GraphDemand, source: Source) {
-    let lacks = |(card, bytes)| held_of(card) < bytes;
-    match source {
-        Source::Kept if wanted.each().any(lacks) => execs::learn(AllocationTime::AtLaunch),
-        Source::Card => execs::learn(AllocationTime::AtInstantiation),
-        Source::Kept | Source::Anywhere => {}
-    }
+/// There is an executable graph. False: there is no place to note it.
+fn note(exec: u64, known: Exec) -> bool {
+    let noted = |execs: &mut Execs| {
+        // An earlier graph of this handle ended without us.
+        let _earlier = execs.take(exec);
+        execs.table.set(exec, known)
+    };
+    EXECS.with(noted) == Some(true)
 }
 
 /// An executable graph is destroyed.
 pub(crate) fn destroy(exec: u64, real: impl FnOnce() -> i32) -> i32 {
     // Before: the driver may give its handle to another at once.
-    let known = if MeterKind::Graphs.is_there() { execs::take(exec) } else { None };
+    let taken = |execs: &mut Execs| {
+        let known = execs.take(exec)?;
+        execs.each(&known.footprint, GraphStore::begin);
+        Some(known)
+    };
+    let Some(known) = (if is_watched() { EXECS.with(taken).flatten() } else { None }) else { return real() };
     let answer = real();
-    if answer != SUCCESS
-        && let Some(known) = known
-    {
-        execs::put_back(exec, known);
-    }
+    let _errno = KeepErrno::new();
+    EXECS.with(|execs| {
+        if answer != SUCCESS && execs.table.set(exec, known) {
+            execs.each(&known.footprint, GraphStore::restore);
+        }
+        execs.each(&known.footprint, GraphStore::end);
+    });
+    let _over = settle_each(&known.footprint);
     answer
 }
 
 /// An executable graph gets the nodes of another graph.
 pub(crate) fn update(exec: u64, graph: u64, real: impl FnOnce() -> i32) -> i32 {
-    let answer = real();
-    if answer == SUCCESS && MeterKind::Graphs.is_there() && execs::knows(exec) {
+    let known = || EXECS.with(|execs| execs.table.get(exec).copied()).flatten();
+    let Some(known) = (if is_watched() { known() } else { None }) else { return real() };
+    let wanted = {
         let _errno = KeepErrno::new();
-        let mut wanted = GraphDemand::NOTHING;
-        if wanted.read(graph).is_ok() {
-            execs::change(exec, &wanted);
-        }
+        GraphDemand::of(graph, meter::rounded).map(|wanted| wanted.beyond(&known.footprint))
+    };
+    let Ok(more) = wanted else { return OUT_OF_MEMORY };
+    if more.is_nothing() {
+        return real();
     }
+    let Some(footprint) = known.footprint.with(&more) else { return OUT_OF_MEMORY };
+    let flight = match Flight::begin(&more, GraphStore::add) {
+        Ok(flight) => flight,
+        Err(refusal) => return refusal.answer(),
+    };
+    let answer = real();
+    let _errno = KeepErrno::new();
+    EXECS.with(|execs| match execs.table.get(exec) {
+        Some(known) if answer == SUCCESS => known.footprint = footprint,
+        _ => execs.each(&more, GraphStore::retire),
+    });
+    let _over = flight.end();
     answer
 }
 
-/// A store of graphs is trimmed, unless launches under way count on what it would give back.
-pub(crate) fn trim(device: Device, real: impl FnOnce() -> Option<i32>) -> Option<i32> {
-    let meter = Meter::Graphs(device);
-    let begin = || {
-        execs::begin_trim().or_else(|| {
-            sys::yield_now();
-            None
-        })
-    };
-    let Some(trim) = (0..TRIM_TURNS_MAX).find_map(|_| begin()) else { return Some(SUCCESS) };
-    let before = meter.reserved();
-    let answer = real();
-    execs::end_trim(trim, before.is_some() && meter.reserved() == before);
-    answer
+/// A store gives back what no graph uses; in any capture that may go on, too.
+fn trim(card: i32) {
+    let _answer = vendor::relaxed(|| vendor::cuDeviceGraphMemTrim(card));
+    let _over = settle(card);
+}
+
+/// Memory is short: the stores of graphs give back what a trim can free.
+pub(crate) fn give_back(ledger: Ledger) {
+    let is_its = |card: &i32| ledger_of(*card).is_some_and(|other| other.number() == ledger.number());
+    if is_watched() {
+        cards(|store| store.residue() > 0).filter(is_its).for_each(trim);
+    }
 }
 
 /// The same, as the program asks for it.
 pub(crate) fn trim_for_program(device: Device, real: impl FnOnce() -> i32) -> i32 {
-    if !MeterKind::Graphs.is_there() {
-        return real();
+    let answer = real();
+    if is_watched() {
+        let _errno = KeepErrno::new();
+        let _over = settle(device.0);
     }
-    let answer = trim(device, || Some(real())).unwrap_or(SUCCESS);
-    changed();
     answer
 }
 
-/// The driver's store may have changed.
-fn changed() {
-    let _errno = KeepErrno::new();
-    // What is held is charged, whether it fits or not.
-    let _over = settle();
+/// Brings accounting to what the driver says of all stores.
+pub(crate) fn refresh() {
+    if is_watched() {
+        let _errno = KeepErrno::new();
+        cards(|store| store.charged() > 0).for_each(|card| {
+            let _over = settle(card);
+        });
+    }
+}
+
+/// Executable graphs of contexts that end.
+pub(crate) struct InContexts;
+
+impl OnContextEnd for InContexts {
+    fn number_gone(&self, tie: Tie) {
+        if !is_watched() {
+            return;
+        }
+        EXECS.with(|execs| {
+            let mut end = usize::MAX;
+            while let Some((at, exec, known)) = execs.table.before(end) {
+                end = at;
+                if known.tie == tie {
+                    execs.take(exec);
+                }
+            }
+        });
+        refresh();
+    }
 }

@@ -1,5 +1,4 @@
-//! Memory of which only the driver knows the size, in accounting: the pools of [`crate::memory::pools`], the graphs of
-//! [`crate::memory::graphs`].
+//! Memory of which only the driver knows the size, in accounting: the pools of [`crate::memory::pools`].
 //!
 //! ```text
 //!   enter: reserve the worst growth ─▶ vendor call ─▶ end: ask the driver, settle, give back what was too much
@@ -21,11 +20,11 @@ use crate::loader::vendor::{self, Device, SUCCESS};
 use crate::memory::free_memory_delta::pass_admission_gate;
 use crate::sys::fork_private::{Empty, ForkPrivate, Table};
 
-pub(crate) use walk::{each, each_changed, each_charged};
+pub(crate) use walk::{each, each_changed};
 
 /// Meters of one process, a quarter of them left empty.
 const METERS_MAX: usize = 4096;
-/// Most pools of one process that memory comes from: the graphs and the primary context of each card always find a place.
+/// Most pools of one process that memory comes from: the primary context of each card always finds a place.
 const POOLS_MAX: usize = METERS_MAX / 4 * 3 - 2 * DEVICES_MAX;
 /// Tries to settle while other threads settle, too.
 const TRIES_MAX: u32 = 32;
@@ -42,8 +41,6 @@ const BLOCK: u64 = 512;
 pub(crate) enum Meter {
     /// A pool, by its handle.
     Pool(u64),
-    /// The memory of a card's graphs.
-    Graphs(Device),
     /// A card's primary context.
     Primary(Device),
 }
@@ -86,17 +83,15 @@ unsafe impl Empty for Meters {}
 /// What accounting is to follow without being told; counted, because most programs have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MeterKind {
-    /// Graphs, and pools with something in accounting: they grow or shrink on their own.
+    /// Pools with something in accounting: they grow or shrink on their own.
     Follows = 0,
-    /// Graphs.
-    Graphs = 1,
     /// Pools that the program destroyed with blocks in use.
-    Going = 2,
+    Going = 1,
     /// Pools that are not in memory of a card.
-    Free = 3,
+    Free = 2,
 }
 
-const KINDS: usize = 4;
+const KINDS: usize = 3;
 
 static METERS: ForkPrivate<Meters> = ForkPrivate::new();
 /// [`Meters::tally`] for the thread that looks without the lock; after a fork too high until the first change.
@@ -110,16 +105,7 @@ pub(crate) struct RunningCall {
     ledger: Ledger,
     /// The moment at which it began; `None`: nothing began.
     begun: Option<Stamp>,
-    moving: InFlightOperation,
-}
-
-/// A vendor call for graphs on its way, without what the card tells of it: of many cards' there is one each on a stack.
-pub(crate) struct PendingCall {
-    ledger: Ledger,
-    /// Reserved for it.
-    worst: u64,
-    begun: Stamp,
-    moving: InFlightOperation,
+    _moving: InFlightOperation,
 }
 
 /// How a call ended.
@@ -138,14 +124,13 @@ impl Meter {
         match self {
             Self::Pool(handle) => handle,
             // No handle is so small.
-            Self::Graphs(device) => 2 * u64::try_from(device.0).unwrap_or(0) + 1,
-            Self::Primary(device) => 2 * u64::try_from(device.0).unwrap_or(0) + 2,
+            Self::Primary(device) => u64::try_from(device.0).unwrap_or(0) + 1,
         }
     }
 
     fn of_key(key: u64, known: &MeterRecord) -> Self {
-        let all = [Self::Graphs(known.device), Self::Primary(known.device)];
-        all.into_iter().find(|meter| meter.key() == key).unwrap_or(Self::Pool(key))
+        let primary = Self::Primary(known.device);
+        if primary.key() == key { primary } else { Self::Pool(key) }
     }
 
     /// What is known of it.
@@ -214,40 +199,34 @@ impl Meter {
 
     /// What it counts as.
     fn kinds(self, known: &MeterRecord) -> [u32; KINDS] {
-        let is_graphs = matches!(self, Self::Graphs(_));
         let follows = self.follows(known);
         let [is_going, is_free] = [State::Going, State::Free].map(|state| known.state == state);
-        [follows, is_graphs, is_going, is_free].map(u32::from)
+        [follows, is_going, is_free].map(u32::from)
     }
 
-    /// Whether it grows or shrinks without a call that tells: a store of graphs at launches, a pool that has something.
+    /// Whether it grows or shrinks without a call that tells: a pool that has something.
     fn follows(self, known: &MeterRecord) -> bool {
-        match self {
-            Self::Graphs(_) => true,
-            Self::Pool(_) => known.in_books() > 0,
-            Self::Primary(_) => false,
-        }
+        self.is_pool() && known.in_books() > 0
     }
 
     /// Asks the driver.
     pub(crate) fn size(self) -> Option<Size> {
-        Some(Size { reserved: self.reserved()?, used: self.ask(vendor::POOL_USED, vendor::GRAPHS_USED)? })
+        Some(Size { reserved: self.reserved()?, used: self.ask(vendor::POOL_USED)? })
     }
 
     /// Bytes that the driver holds for it.
     pub(crate) fn reserved(self) -> Option<u64> {
-        self.ask(vendor::POOL_RESERVED, vendor::GRAPHS_RESERVED)
+        self.ask(vendor::POOL_RESERVED)
     }
 
     fn is_pool(self) -> bool {
         !matches!(self, Self::Primary(_))
     }
 
-    fn ask(self, of_pool: u32, of_graphs: u32) -> Option<u64> {
+    fn ask(self, of_pool: u32) -> Option<u64> {
         let mut value = 0;
         let answer = match self {
             Self::Pool(handle) => vendor::cuMemPoolGetAttribute(handle, of_pool, &raw mut value),
-            Self::Graphs(device) => vendor::cuDeviceGetGraphMemAttribute(device.0, of_graphs, &raw mut value),
             Self::Primary(device) => {
                 return crate::memory::context_accounting::primary_bytes(device).map(|bytes| bytes.0);
             }
@@ -293,25 +272,6 @@ impl Meter {
         self.begin((ledger, moving), worst.0, |_| true)
     }
 
-    /// A call that was not made, for which another one reserved so much.
-    pub(crate) fn adopt(self, ledger: Ledger, worst: Bytes) -> RunningCall {
-        let operation = Operation { worst: worst.0, promised: 0 };
-        // Nothing moves by asking.
-        RunningCall { meter: self, operation, ledger, begun: None, moving: InFlightOperation::NOTHING }
-    }
-
-    /// The same, where no thread is asked to give anything back.
-    pub(crate) fn enter_now(self, ledger: Ledger, worst: Bytes) -> Option<PendingCall> {
-        let moving = ledger.moving();
-        ledger.reserve_now(worst).ok()?;
-        self.begin((ledger, moving), worst.0, |_| true)?.wait()
-    }
-
-    /// A call begins that is expected to take nothing.
-    pub(crate) fn enter_idle(self, ledger: Ledger) -> Option<PendingCall> {
-        self.begin((ledger, ledger.moving()), 0, |_| true)?.wait()
-    }
-
     /// Begins what `worst` is reserved for, where it is known and as `wanted`; gives that back where it is not.
     fn begin(
         self,
@@ -335,7 +295,7 @@ impl Meter {
         stamp: Stamp,
         operation: Operation,
     ) -> RunningCall {
-        RunningCall { meter: self, operation, ledger, begun: Some(stamp), moving }
+        RunningCall { meter: self, operation, ledger, begun: Some(stamp), _moving: moving }
     }
 
     /// The same, as far as the room of the pool goes.
@@ -370,14 +330,15 @@ impl Meter {
 
     /// Puts into accounting what the driver says now.
     pub(crate) fn refresh(self, ledger: Ledger) -> CallEnd {
-        // More than accounting says is charged, whatever the limit: it is held.
-        self.adopt(ledger, Bytes(0)).end(SUCCESS)
+        // More than accounting says is charged, whatever the limit: it is held. Nothing moves by asking.
+        let (operation, moving) = (Operation::default(), InFlightOperation::NOTHING);
+        RunningCall { meter: self, operation, ledger, begun: None, _moving: moving }.end(SUCCESS)
     }
 }
 
-/// By how much a pool or a store of graphs may grow for so many bytes.
-pub(crate) fn growth_of(bytes: Bytes) -> Option<Bytes> {
-    worst_of(bytes).map(|(_, worst)| Bytes(worst))
+/// By how much a store of graphs may grow for so many bytes.
+pub(crate) fn rounded(bytes: u64) -> u64 {
+    worst_of(Bytes(bytes)).map_or(u64::MAX, |(_, worst)| worst)
 }
 
 /// A block of so many bytes: what it takes of a pool, and by how much that may grow.
@@ -387,7 +348,7 @@ fn worst_of(bytes: Bytes) -> Option<(u64, u64)> {
 }
 
 /// Pools grow by whole units: a size that is no multiple of ours shows a smaller one.
-fn learn(reserved: u64) {
+pub(crate) fn learn(reserved: u64) {
     let unit = UNIT.load(Ordering::Relaxed);
     if reserved != 0 && !reserved.is_multiple_of(unit) {
         let shown = 1_u64.checked_shl(reserved.trailing_zeros()).unwrap_or(UNIT_LEAST);

@@ -147,12 +147,9 @@ pub(crate) fn of_stream(stream: u64, mode: StreamMode) -> Origin {
     let Some(device) = vendor::device_of(stream) else { return Origin::Known(Source::Nothing) };
     Origin::Known(match account::of(device) {
         Account::Uncounted => Source::Vendors,
-        Account::Counted(_) if vendor::is_capturing(stream, mode) => {
-            if graphs::watch(device) {
-                Source::Vendors
-            } else {
-                Source::Closed
-            }
+        Account::Counted(ledger) if vendor::is_capturing(stream, mode) => {
+            graphs::watch(ledger);
+            Source::Vendors
         }
         Account::Closed => Source::Closed,
         Account::Counted(ledger) => match vendor::current_pool(device) {
@@ -169,9 +166,9 @@ pub(crate) fn of_pool(handle: u64, stream: u64, mode: StreamMode) -> Origin {
         return Origin::Known(Source::Nothing);
     }
     Origin::Known(match source(handle, || owner(handle)) {
-        Source::Charged(meter, _) if vendor::is_capturing(stream, mode) => {
-            let is_watched = meter.known().is_some_and(|known| graphs::watch(known.device));
-            if is_watched { Source::Vendors } else { Source::Closed }
+        Source::Charged(_, ledger) if vendor::is_capturing(stream, mode) => {
+            graphs::watch(ledger);
+            Source::Vendors
         }
         source => source,
     })
@@ -252,18 +249,7 @@ fn run(running: RunningCall, request: Request, real: impl Fn() -> i32, back: imp
 fn trim(meter: Meter) {
     let _answer = vendor::relaxed(|| match meter {
         Meter::Pool(handle) => vendor::cuMemPoolTrimTo(handle, 0),
-        Meter::Graphs(device) => graphs::trim(device, || vendor::cuDeviceGraphMemTrim(device.0)),
         Meter::Primary(_) => None,
-    });
-}
-
-/// The stores of graphs give back what no graph uses.
-pub(crate) fn trim_graphs() {
-    meter::each_charged(|meter, known, ledger| {
-        if matches!(meter, Meter::Graphs(_)) {
-            trim(meter);
-            settle(meter, &known, ledger);
-        }
     });
 }
 
@@ -280,6 +266,7 @@ pub(crate) fn trim_kept(ledger: Ledger) {
 /// Brings accounting to what the driver says of every pool that holds something, and of graphs.
 pub(crate) fn refresh() {
     crate::memory::deferred_free::settle();
+    graphs::refresh();
     if !MeterKind::Follows.is_there() {
         return;
     }

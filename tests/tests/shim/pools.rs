@@ -63,12 +63,20 @@ impl Scene {
         assert_eq!(self.program.say(line), expected, "{line}");
     }
 
-    /// The accounting of both cards after this line, in units, which agrees with the driver.
-    fn both(&mut self, line: &str, expected: &str, units: [u64; 2]) {
+    /// The accounting of both cards after this line, in units; the driver has no more.
+    fn charged(&mut self, line: &str, expected: &str, units: [u64; 2]) {
         self.say(line, expected);
         let told = self.program.say("info");
         let books = [&self.files, &self.other].map(|files| files.counter(usage::TOTAL));
         assert_eq!(books, units.map(|units| units * UNIT), "{line}: {told}");
+        let held: Vec<u64> = self.bench.device().cards().iter().map(of_pools).collect();
+        assert!(held.iter().zip(books).all(|(held, books)| *held <= books), "{line}: {held:?} {books:?}");
+    }
+
+    /// The same, where it agrees with the driver.
+    fn both(&mut self, line: &str, expected: &str, units: [u64; 2]) {
+        self.charged(line, expected, units);
+        let books = units.map(|units| units * UNIT);
         let held: Vec<u64> = self.bench.device().cards().iter().map(of_pools).collect();
         assert_eq!(books.as_slice(), held, "{line}");
     }
@@ -185,22 +193,22 @@ fn the_pool_of_a_card_is_charged_to_it_wherever_it_is_named() {
 #[test]
 fn memory_of_a_part_of_a_card_is_charged_to_the_card() {
     let Some(mut scene) = Scene::new() else { return };
+    scene.charged(&format!("graph 1 {UNIT} 6 0"), "0", [1, 0]);
     let mut both = |line: &str, expected: &str, units: [u64; 2]| scene.both(line, expected, units);
-    both(&format!("graph 1 {UNIT} 6 0"), "0", [0, 0]);
     both("launch 1", "0", [1, 0]);
-    both(&format!("graph 2 {LIMIT} 6 0"), "0", [1, 0]);
+    both(&format!("graph 2 {LIMIT} 6 0"), "2", [1, 0]);
     both(&format!("alloc 0 {UNIT}"), "0", [2, 0]);
-    both("launch 2", "2", [1, 0]);
-    both(&format!("graph 3 {UNIT} 6 1"), "0", [1, 0]);
-    both("launch 3", "0", [1, 1]);
-    both("poolat 1 6 1 1", "0", [1, 1]);
-    both(&format!("from 3 {} 1", 3 * UNIT), "0", [1, 4]);
-    // Out of what graphs do not use.
-    both("from 4 1 1", "0", [1, 4]);
-    both(&format!("from 5 {UNIT} 1"), "2", [1, 4]);
+    scene.charged(&format!("graph 3 {UNIT} 6 1"), "0", [2, 1]);
+    let mut both = |line: &str, expected: &str, units: [u64; 2]| scene.both(line, expected, units);
+    both("launch 3", "0", [2, 1]);
+    both("poolat 1 6 1 1", "0", [2, 1]);
+    both(&format!("from 3 {} 1", 3 * UNIT), "0", [2, 4]);
+    // Out of what the pool keeps.
+    both("from 4 1 1", "2", [2, 4]);
+    both(&format!("from 5 {UNIT} 1"), "2", [2, 4]);
     // No header names these, or they are no place of such memory.
     for kind in ["0 0", "2 0", "5 -1", "6 256", "7 0"] {
-        both(&format!("graph 4 {UNIT} {kind}"), "1", [1, 4]);
+        both(&format!("graph 4 {UNIT} {kind}"), "1", [2, 4]);
     }
     scene.program.end();
 }
@@ -282,8 +290,7 @@ fn a_refused_call_is_counted_once_however_often_it_is_tried() {
     scene.say("alloc 2 1", "2");
     scene.say("free 1", "0");
     assert_eq!(scene.files.counter(usage::DENIED), 2);
-    scene.say(&format!("graph 4 {}", LIMIT + 1), "0");
-    scene.say("launch 4", "2");
+    scene.say(&format!("graph 4 {}", LIMIT + 1), "2");
     assert_eq!(scene.files.counter(usage::DENIED), 3);
     // What a store of graphs holds under a limit that was lowered is there.
     scene.say(&format!("graph 4 {UNIT}"), "0");
@@ -334,17 +341,18 @@ fn an_allocation_in_a_capture_takes_nothing() {
 #[test]
 fn pools_and_graphs_share_one_limit_and_credit_each_other() {
     let Some(mut scene) = Scene::new() else { return };
-    scene.say(&format!("graph 1 {UNIT}"), "0");
-    scene.say("launch 1", "0");
     scene.say(&format!("alloc 3 {LIMIT}"), "0");
     assert_eq!(scene.settled(), LIMIT);
-    scene.say("launch 1", "2");
+    scene.say(&format!("graph 1 {UNIT}"), "2");
     // What pools only keep, before a graph is refused.
     scene.say("freeasync 3", "0");
+    scene.say(&format!("graph 1 {UNIT}"), "0");
     scene.say("launch 1", "0");
-    scene.say("graph 2 1000", "0");
-    scene.say("launch 2", "0");
     assert_eq!(scene.settled(), UNIT);
+    // What graphs left, before a pool is.
+    scene.say("undo 1", "0");
+    scene.say(&format!("alloc 3 {LIMIT}"), "0");
+    assert_eq!(scene.settled(), LIMIT);
     assert!(scene.card.high_water() <= LIMIT, "never more, not for a moment");
     scene.program.end();
 }

@@ -2,22 +2,16 @@
 
 use core::sync::atomic::Ordering;
 
-use aliquot_enforce::growth::{AccountingChange, Growth, Operation};
+use aliquot_enforce::growth::{AccountingChange, Growth};
 
-use super::{CallEnd, Meter, PendingCall, RunningCall, TRIES_MAX, UNIT, UNIT_MOST, learn};
+use super::{CallEnd, Meter, RunningCall, TRIES_MAX, UNIT, UNIT_MOST, learn};
 use crate::accounting::account::{Bytes, Ledger};
-use crate::loader::vendor::{Device, SUCCESS};
+use crate::loader::vendor::SUCCESS;
 
 impl RunningCall {
     /// Whose it is.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger
-    }
-
-    /// Without what its meter tells, where it has begun.
-    pub(super) fn wait(self) -> Option<PendingCall> {
-        let Self { operation, ledger, begun, moving, .. } = self;
-        Some(PendingCall { ledger, worst: operation.worst, begun: begun?, moving })
     }
 
     /// Whose memory it takes.
@@ -77,30 +71,5 @@ impl RunningCall {
         }
         self.ledger.charge(bytes);
         CallEnd::Over
-    }
-}
-
-impl PendingCall {
-    /// Whose it is.
-    pub(crate) fn ledger(&self) -> Ledger {
-        self.ledger
-    }
-
-    /// So much of what was reserved is another one's from now on.
-    pub(crate) fn hand_over(&mut self, bytes: Bytes) {
-        self.worst = self.worst.saturating_sub(bytes.0);
-    }
-
-    /// So much that another one reserved is its own from now on.
-    pub(crate) fn take_over(&mut self, bytes: Bytes) {
-        self.worst = self.worst.saturating_add(bytes.0);
-    }
-
-    /// The vendor's call for the graphs of this card is over, with this answer.
-    pub(crate) fn end(self, device: Device, answer: i32) -> CallEnd {
-        let Self { ledger, worst, begun, moving } = self;
-        let operation = Operation { worst, promised: 0 };
-        RunningCall { meter: Meter::Graphs(device), operation, ledger, begun: Some(begun), moving }
-            .end(answer)
     }
 }

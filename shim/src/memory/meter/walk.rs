@@ -10,24 +10,16 @@ const SCAN: usize = 64;
 
 /// Calls `visit` for everything metered on cards of this ledger's grant; nothing is locked meanwhile.
 pub(crate) fn each(ledger: Ledger, mut visit: impl FnMut(Meter, MeterRecord)) {
-    each_charged(|meter, known, other| {
-        if other.number() == ledger.number() {
-            visit(meter, known);
-        }
-    });
+    walk(
+        |_, known| known.state != State::Free,
+        |meter, known| match account::of(known.device) {
+            Account::Counted(other) if other.number() == ledger.number() => visit(meter, *known),
+            _ => {}
+        },
+    );
 }
 
-/// The same for all grants.
-pub(crate) fn each_charged(mut visit: impl FnMut(Meter, MeterRecord, Ledger)) {
-    let visit_if_counted = |meter, known: &MeterRecord| {
-        if let Account::Counted(ledger) = account::of(known.device) {
-            visit(meter, *known, ledger);
-        }
-    };
-    walk(|_, known| known.state != State::Free, visit_if_counted);
-}
-
-/// The same for what may grow or shrink on its own, and is not what accounting says: mostly nothing is.
+/// The same for what may grow or shrink on its own in any grant, and is not what accounting says: mostly nothing is.
 pub(crate) fn each_changed(mut visit: impl FnMut(Meter, MeterRecord, Ledger)) {
     let visit_if_changed = |meter: Meter, known: &MeterRecord| {
         if !meter.is_still(known)

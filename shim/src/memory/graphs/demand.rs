@@ -1,18 +1,15 @@
-//! What the memory nodes of a graph want, by card.
+//! The footprint of a graph: what its memory nodes need, by card.
 //!
 //! A node has its addresses from the moment it is made, and the driver gives those of an allocation that is freed before another
 //! one in the same graph to that one, too. What is behind the addresses of all nodes together is the most that an executable
 //! graph can have.
 
-use aliquot_enforce::backing::AllocationLifetime;
-
 use crate::loader::vendor::{self, MemoryNodeParameters, SUCCESS};
 use crate::sys;
 
-/// CU_GRAPH_NODE_TYPE_GRAPH, MEM_ALLOC and MEM_FREE.
+/// CU_GRAPH_NODE_TYPE_GRAPH and MEM_ALLOC.
 const CHILD_NODE: u32 = 4;
 pub(super) const MEMORY_NODE: u32 = 10;
-const FREE_NODE: u32 = 11;
 
 /// Cards of one graph that are told apart.
 pub(super) const CARDS_MAX: usize = 16;
@@ -21,58 +18,43 @@ const NODES_FEW: usize = 64;
 const MEMORY_FEW: usize = 16;
 /// What addresses are backed by, in bytes: no driver has smaller pages on a card.
 const PAGE: u64 = 2 << 20;
-/// Words noted of a memory node.
+/// Words noted of a memory node: its card, its address, and the end of its pages.
 const NOTED: usize = 3;
-/// Where a freed address is noted; cards are counted from 1.
-const NO_CARD: u64 = 0;
+type Note = [u64; NOTED];
 
 /// What memory nodes want, by card. Zeros: there are none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GraphDemand {
     cards: [i32; CARDS_MAX],
     /// Of each of these; behind the last 0.
-    bytes: Amounts,
-    pub(super) leaves: AllocationLifetime,
+    bytes: [u64; CARDS_MAX],
 }
-
-/// Bytes of each card, by its place in what is wanted.
-pub(super) type Amounts = [u64; CARDS_MAX];
-
-/// No bytes.
-pub(super) const NONE: Amounts = [0; CARDS_MAX];
 
 /// Why a graph was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnreadableGraph;
 
-/// What is met on the way through a graph.
-enum NodeVisit {
-    Taken { card: i32, address: u64, bytes: u64 },
-    Freed { address: u64 },
-}
-
 impl GraphDemand {
-    pub(super) const NOTHING: Self =
-        Self { cards: [0; CARDS_MAX], bytes: NONE, leaves: AllocationLifetime::Nothing };
+    pub(super) const NOTHING: Self = Self { cards: [0; CARDS_MAX], bytes: [0; CARDS_MAX] };
 
-    /// Becomes what the nodes of a graph want, and of all graphs inside it.
+    /// What the nodes of a graph want, and of all graphs inside it; `round` is what a store grows by for so many bytes.
     #[inline(never)]
-    pub(super) fn read(&mut self, graph: u64) -> Result<(), UnreadableGraph> {
-        *self = Self::NOTHING;
-        let (mut count, mut takes) = (0_usize, false);
-        walk(graph, &mut |met| {
-            count += 1;
-            takes |= matches!(met, NodeVisit::Taken { .. });
-        })?;
-        if !takes {
-            return Ok(());
+    pub(super) fn of(graph: u64, round: fn(u64) -> u64) -> Result<Self, UnreadableGraph> {
+        let mut count = 0_usize;
+        walk(graph, &mut |_| count += 1)?;
+        let mut demand = Self::NOTHING;
+        if count == 0 {
+            return Ok(demand);
         }
         if count <= MEMORY_FEW {
-            return self.note(graph, &mut [0; MEMORY_FEW * NOTED]);
+            demand.note(graph, &mut [0; MEMORY_FEW * NOTED])?;
+        } else {
+            let mut noted = Err(UnreadableGraph);
+            sys::with_words(count.saturating_mul(NOTED), |words| noted = demand.note(graph, words));
+            noted?;
         }
-        let mut noted = Err(UnreadableGraph);
-        sys::with_words(count.saturating_mul(NOTED), |words| noted = self.note(graph, words));
-        noted
+        demand.bytes.iter_mut().filter(|bytes| **bytes > 0).for_each(|bytes| *bytes = round(*bytes));
+        Ok(demand)
     }
 
     fn note(&mut self, graph: u64, words: &mut [u64]) -> Result<(), UnreadableGraph> {
@@ -80,7 +62,7 @@ impl GraphDemand {
         let mut count = 0;
         walk(graph, &mut |met| {
             if let Some(note) = notes.get_mut(count) {
-                *note = met.note();
+                *note = met;
             }
             count += 1;
         })?;
@@ -90,12 +72,10 @@ impl GraphDemand {
         self.add_notes(notes)
     }
 
-    /// By notes in order: what is freed, then what is taken, by card and address.
-    fn add_notes(&mut self, notes: &[[u64; NOTED]]) -> Result<(), UnreadableGraph> {
-        let frees = notes.partition_point(|[card, ..]| *card == NO_CARD);
-        let (freed, taken) = notes.split_at_checked(frees).ok_or(UnreadableGraph)?;
-        let mut last = (NO_CARD, 0);
-        for [card, address, end] in taken {
+    /// By notes in order of card and address.
+    fn add_notes(&mut self, notes: &[Note]) -> Result<(), UnreadableGraph> {
+        let mut last = (u64::MAX, 0);
+        for [card, address, end] in notes {
             let behind = if last.0 == *card { last.1 } else { 0 };
             let start = address / PAGE * PAGE;
             // Without an address nothing is known to lie at the same one.
@@ -103,21 +83,11 @@ impl GraphDemand {
             self.add(*card, end.saturating_sub(if is_told { start.max(behind) } else { start }))?;
             last = (*card, if is_told { behind.max(*end) } else { behind });
         }
-        let is_own = |address: u64| {
-            self.each().any(|(card, _)| {
-                let key = (number_of(card), address);
-                taken.binary_search_by_key(&key, |[card, address, _]| (*card, *address)).is_ok()
-            })
-        };
-        // Of each allocation of a graph one node of it frees, or none.
-        if freed.iter().filter(|[_, address, _]| is_own(*address)).count() < taken.len() {
-            self.leaves = AllocationLifetime::Something;
-        }
         Ok(())
     }
 
     fn add(&mut self, card: u64, bytes: u64) -> Result<(), UnreadableGraph> {
-        let number = i32::try_from(card.wrapping_sub(1)).map_err(|_| UnreadableGraph)?;
+        let number = i32::try_from(card).map_err(|_| UnreadableGraph)?;
         let (place, held) = self.place(number).ok_or(UnreadableGraph)?;
         (*place, *held) = (number, held.saturating_add(bytes));
         Ok(())
@@ -139,42 +109,39 @@ impl GraphDemand {
         self.cards.iter().copied().zip(self.bytes.iter().copied()).filter(|(_, bytes)| *bytes > 0)
     }
 
-    /// Whether its memory is enough for the other one, and nothing of either outlives a launch.
-    pub(super) fn serves(&self, other: &Self) -> bool {
-        let is_enough = |(card, bytes)| self.each().any(|(own, held)| own == card && held >= bytes);
-        self.leaves == AllocationLifetime::Nothing
-            && other.leaves == AllocationLifetime::Nothing
-            && other.each().all(is_enough)
+    /// What this wants beyond the other one.
+    pub(super) fn beyond(&self, other: &Self) -> Self {
+        let mut more = *self;
+        for (card, bytes) in more.cards.iter().zip(&mut more.bytes) {
+            let has = other.each().find(|(own, _)| own == card).map_or(0, |(_, bytes)| bytes);
+            *bytes = bytes.saturating_sub(has);
+        }
+        // Bytes of 0 end the list.
+        let mut packed = Self::NOTHING;
+        for ((card, bytes), (place, held)) in more.each().zip(packed.cards.iter_mut().zip(&mut packed.bytes))
+        {
+            (*place, *held) = (card, bytes);
+        }
+        packed
     }
 
-    /// As much as either, of each card.
-    pub(super) fn or(mut self, other: &Self) -> Self {
-        for (card, bytes) in other.each() {
-            if let Some((number, held)) = self.place(card) {
-                (*number, *held) = (card, bytes.max(*held));
-            }
+    /// Both together. `None`: on more cards than are told apart.
+    pub(super) fn with(mut self, more: &Self) -> Option<Self> {
+        for (card, bytes) in more.each() {
+            let (number, held) = self.place(card)?;
+            (*number, *held) = (card, held.saturating_add(bytes));
         }
-        if other.leaves == AllocationLifetime::Something {
-            self.leaves = AllocationLifetime::Something;
-        }
-        self
+        Some(self)
     }
 }
 
-impl NodeVisit {
-    fn note(&self) -> [u64; NOTED] {
-        match *self {
-            Self::Freed { address } => [NO_CARD, address, 0],
-            Self::Taken { card, address, bytes } => {
-                let end = address.saturating_add(bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
-                [number_of(card), address, end]
-            }
-        }
-    }
+fn note_of(card: i32, address: u64, bytes: u64) -> Note {
+    let end = address.saturating_add(bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+    [u64::from(card.unsigned_abs()), address, end]
 }
 
 /// The library's own sort can panic. This one is a heap, whose largest note goes to the end again and again.
-fn sort(notes: &mut [[u64; NOTED]]) {
+fn sort(notes: &mut [Note]) {
     for root in (0..notes.len() / 2).rev() {
         sift(notes, root, notes.len());
     }
@@ -185,7 +152,7 @@ fn sort(notes: &mut [[u64; NOTED]]) {
 }
 
 /// Below `root`, and before `end`, no note is larger than the one it hangs from.
-fn sift(notes: &mut [[u64; NOTED]], mut root: usize, end: usize) {
+fn sift(notes: &mut [Note], mut root: usize, end: usize) {
     while 2 * root + 1 < end {
         let (left, right) = (2 * root + 1, 2 * root + 2);
         let larger = if right < end && notes.get(right) > notes.get(left) { right } else { left };
@@ -197,19 +164,14 @@ fn sift(notes: &mut [[u64; NOTED]], mut root: usize, end: usize) {
     }
 }
 
-fn exchange(notes: &mut [[u64; NOTED]], one: usize, other: usize) {
+fn exchange(notes: &mut [Note], one: usize, other: usize) {
     if let Ok([one, other]) = notes.get_disjoint_mut([one, other]) {
         core::mem::swap(one, other);
     }
 }
 
-/// Cards are counted from 1 in notes.
-fn number_of(card: i32) -> u64 {
-    u64::from(card.unsigned_abs()) + 1
-}
-
 /// Looks at all nodes of a graph, and of the graphs inside it, however deep.
-fn walk(graph: u64, visit: &mut dyn FnMut(&NodeVisit)) -> Result<(), UnreadableGraph> {
+fn walk(graph: u64, visit: &mut dyn FnMut(Note)) -> Result<(), UnreadableGraph> {
     walk_on(&mut [0; NODES_FEW], 0, graph, visit)
 }
 
@@ -218,7 +180,7 @@ fn walk_on(
     nodes: &mut [u64],
     mut waiting: usize,
     mut graph: u64,
-    visit: &mut dyn FnMut(&NodeVisit),
+    visit: &mut dyn FnMut(Note),
 ) -> Result<(), UnreadableGraph> {
     loop {
         let mut count = 0;
@@ -252,7 +214,7 @@ fn walk_in(
     length: usize,
     front: &[u64],
     graph: u64,
-    visit: &mut dyn FnMut(&NodeVisit),
+    visit: &mut dyn FnMut(Note),
 ) -> Result<(), UnreadableGraph> {
     let mut walked = Err(UnreadableGraph);
     sys::with_words(length, |nodes| {
@@ -263,7 +225,7 @@ fn walk_in(
 }
 
 /// A graph inside the node, which is to be walked, too.
-fn look(node: u64, visit: &mut dyn FnMut(&NodeVisit)) -> Result<Option<u64>, UnreadableGraph> {
+fn look(node: u64, visit: &mut dyn FnMut(Note)) -> Result<Option<u64>, UnreadableGraph> {
     let mut kind = 0;
     if vendor::cuGraphNodeGetType(node, &raw mut kind) != Some(SUCCESS) {
         return Err(UnreadableGraph);
@@ -282,14 +244,7 @@ fn look(node: u64, visit: &mut dyn FnMut(&NodeVisit)) -> Result<Option<u64>, Unr
                 return Err(UnreadableGraph);
             }
             if let Some(card) = vendor::card_of(told.location_kind, told.location) {
-                visit(&NodeVisit::Taken { card: card.0, address: told.address, bytes: told.bytes });
-            }
-            Ok(None)
-        }
-        FREE_NODE => {
-            let mut address = 0;
-            if vendor::cuGraphMemFreeNodeGetParams(node, &raw mut address) == Some(SUCCESS) {
-                visit(&NodeVisit::Freed { address });
+                visit(note_of(card.0, told.address, told.bytes));
             }
             Ok(None)
         }
@@ -303,37 +258,31 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn of_notes(notes: &[[u64; NOTED]]) -> Result<GraphDemand, UnreadableGraph> {
-        let mut wanted = GraphDemand::NOTHING;
-        wanted.add_notes(notes).map(|()| wanted)
-    }
-
-    fn of(met: &[NodeVisit]) -> GraphDemand {
-        let mut notes: Vec<_> = met.iter().map(NodeVisit::note).collect();
+    fn of(notes: &[Note]) -> Result<GraphDemand, UnreadableGraph> {
+        let mut notes = notes.to_vec();
         sort(&mut notes);
-        of_notes(&notes).unwrap()
+        let mut demand = GraphDemand::NOTHING;
+        demand.add_notes(&notes).map(|()| demand)
     }
 
-    impl GraphDemand {
-        fn on(&self, card: i32) -> u64 {
-            self.each().find(|(other, _)| *other == card).map_or(0, |(_, bytes)| bytes)
-        }
+    fn on(demand: &GraphDemand, card: i32) -> u64 {
+        demand.each().find(|(other, _)| *other == card).map_or(0, |(_, bytes)| bytes)
     }
 
-    fn taken(card: i32, address: u64, bytes: u64) -> NodeVisit {
-        NodeVisit::Taken { card, address: address * MIB, bytes: bytes * MIB }
+    fn bytes_of<const N: usize>(notes: &[Note]) -> [u64; N] {
+        let demand = of(notes).unwrap();
+        core::array::from_fn(|card| on(&demand, i32::try_from(card).unwrap()))
     }
 
-    fn freed(address: u64) -> NodeVisit {
-        NodeVisit::Freed { address: address * MIB }
+    fn taken(card: i32, address: u64, bytes: u64) -> Note {
+        note_of(card, address * MIB, bytes * MIB)
     }
 
     #[test]
     fn addresses_that_are_used_again_want_memory_once() {
-        let wanted = of(&[taken(0, 64, 10), taken(0, 64, 4), taken(0, 66, 6), taken(0, 100, 2)]);
-        assert_eq!((wanted.on(0), wanted.on(1)), (12 * MIB, 0));
-        let wanted = of(&[taken(1, 64, 10), taken(0, 64, 10), taken(0, 70, 10)]);
-        assert_eq!((wanted.on(0), wanted.on(1)), (16 * MIB, 10 * MIB));
+        let notes = [taken(0, 64, 10), taken(0, 64, 4), taken(0, 66, 6), taken(0, 100, 2)];
+        assert_eq!(bytes_of(&notes), [12 * MIB, 0]);
+        assert_eq!(bytes_of(&[taken(1, 64, 10), taken(0, 64, 10), taken(0, 70, 10)]), [16 * MIB, 10 * MIB]);
     }
 
     #[test]
@@ -356,40 +305,38 @@ mod tests {
     #[test]
     fn memory_comes_in_whole_pages() {
         // 1 MiB across the border of two pages, and two small ones in one page.
-        assert_eq!(of(&[NodeVisit::Taken { card: 0, address: 3 * MIB / 2, bytes: MIB }]).on(0), 4 * MIB);
-        assert_eq!(
-            of(&[NodeVisit::Taken { card: 0, address: 4 * MIB, bytes: 1 }, taken(0, 5, 1)]).on(0),
-            2 * MIB
-        );
+        assert_eq!(bytes_of(&[note_of(0, 3 * MIB / 2, MIB)]), [4 * MIB]);
+        assert_eq!(bytes_of(&[note_of(0, 4 * MIB, 1), taken(0, 5, 1)]), [2 * MIB]);
     }
 
     #[test]
-    fn memory_a_graph_does_not_free_is_left() {
-        let leaves = |met: &[NodeVisit]| of(met).leaves == AllocationLifetime::Something;
-        assert!(leaves(&[taken(0, 64, 10)]));
-        assert!(!leaves(&[taken(0, 64, 10), freed(64)]));
-        assert!(leaves(&[taken(0, 64, 10), taken(0, 64, 10), freed(64)]), "freed once, used again");
-        assert!(!leaves(&[taken(0, 64, 10), taken(0, 64, 10), freed(64), freed(64)]));
-        assert!(leaves(&[taken(0, 64, 10), freed(66), freed(128)]), "another graph's");
-        assert!(!leaves(&[freed(64)]));
+    fn larger_demand_is_the_smaller_one_and_the_rest() {
+        let small = of(&[taken(0, 2, 2), taken(1, 2, 8)]).unwrap();
+        let large = of(&[taken(1, 2, 4), taken(0, 2, 6), taken(2, 2, 2)]).unwrap();
+        let more = large.beyond(&small);
+        assert_eq!([on(&more, 0), on(&more, 1), on(&more, 2)], [4 * MIB, 0, 2 * MIB]);
+        let both = small.with(&more).unwrap();
+        assert_eq!([on(&both, 0), on(&both, 1), on(&both, 2)], [6 * MIB, 8 * MIB, 2 * MIB]);
+        assert!(small.beyond(&both).is_nothing());
     }
 
     #[test]
     fn more_cards_than_are_told_apart_are_no_answer() {
         let all = |count: i32| {
-            let mut notes: Vec<_> = (0..count).map(|card| taken(card, 64, 2).note()).collect();
-            sort(&mut notes);
-            of_notes(&notes).map(|wanted| wanted.each().count())
+            let notes: Vec<_> = (0..count).map(|card| taken(card, 64, 2)).collect();
+            of(&notes).map(|demand| demand.each().count())
         };
         assert_eq!((all(16), all(17)), (Ok(16), Err(UnreadableGraph)));
     }
 
     #[test]
     fn nonsense_of_a_driver_is_as_much_as_there_may_be() {
-        let wanted =
-            of(&[NodeVisit::Taken { card: 0, address: u64::MAX - 1, bytes: u64::MAX }, taken(0, 2, 2)]);
-        assert!(wanted.on(0) >= 2 * MIB);
-        assert_eq!(of(&[NodeVisit::Taken { card: 0, address: 0, bytes: u64::MAX }]).on(0), u64::MAX);
-        assert_eq!(of(&[taken(0, 0, 2), taken(0, 0, 4), taken(0, 2, 2)]).on(0), 8 * MIB, "no addresses told");
+        assert!(bytes_of::<1>(&[note_of(0, u64::MAX - 1, u64::MAX), taken(0, 2, 2)])[0] >= 2 * MIB);
+        assert_eq!(bytes_of(&[note_of(0, 0, u64::MAX)]), [u64::MAX]);
+        assert_eq!(
+            bytes_of(&[taken(0, 0, 2), taken(0, 0, 4), taken(0, 2, 2)]),
+            [8 * MIB],
+            "no addresses told"
+        );
     }
 }
