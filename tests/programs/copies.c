@@ -32,9 +32,7 @@ static void refusals(const Ground *on)
     CHECK(cuMemcpy3DBatchAsync_v2((size_t)1 << 60, NULL, 0, on->stream) == 1);
     CHECK(cuMemcpy3DWithAttributesAsync(NULL, 0, on->stream) == 1);
     CHECK(cuMemcpyAtoA_v2(on->arrays[0], 1, on->arrays[1], 0, BYTES) == 1);
-    /* No memory of the card has an address of 32 bits that no call of the first generation made. */
-    CHECK(cuMemcpyHtoD(4096, host, 64) == 1 && cuMemsetD8(4096, 1, 64) == 1);
-    CHECK(cuMemcpy2D(NULL) == 1 && cuMemcpy3D(NULL) == 1 && cuMemcpy3DPeer(NULL) == 1);
+    CHECK(cuMemcpy3DPeer(NULL) == 1);
     unsigned long long place = 1;
     CHECK(cuMemPrefetchBatchAsync(to, sizes, 2, &place, first, 1, 0, on->stream) == 0);
     CHECK(cuMemDiscardBatchAsync(to, sizes, 2, 0, on->stream) == 0);
@@ -69,12 +67,6 @@ int main(void)
     CHECK(cuMemcpyDtoH_v2(host, on.buffers[0], BYTES) == 0 && memcmp(host, before, BYTES) == 0);
     memset(host, 0, BYTES);
     CHECK(cuMemcpyAtoH_v2(host, on.arrays[1], 0, BYTES) == 0 && memcmp(host, before, BYTES) == 0);
-    for (uint64_t call = 0; call < 16; call++) {
-        if (call % 8 == 0 || call % 8 == 3 || call % 8 == 5)
-            fresh(80 + (int)call);
-        CHECK(as_first(&on, call) == 0);
-    }
-    CHECK(memcmp(host, before, BYTES) == 0);
     refusals(&on);
     puts("OK");
     return 0;

@@ -1,4 +1,4 @@
-/* Copies between arrays and memory, in batches, with attributes, and of the first generation: declarations and one call each. */
+/* Copies between arrays and memory, in batches, and with attributes: declarations and one call each. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -9,9 +9,6 @@ int cuArrayCreate_v2(H *, const void *), cuMemAlloc_v2(H *, size_t);
 int cuMemcpyHtoA_v2(H, size_t, const void *, size_t), cuMemcpyAtoH_v2(void *, H, size_t, size_t);
 int cuMemcpyDtoA_v2(H, size_t, H, size_t), cuMemcpyAtoD_v2(H, H, size_t, size_t), cuMemcpyAtoA_v2(H, size_t, H, size_t, size_t);
 int cuMemcpyHtoAAsync_v2(H, size_t, const void *, size_t, void *), cuMemcpyAtoHAsync_v2(void *, H, size_t, size_t, void *);
-int cuMemcpyHtoA(H, unsigned, const void *, unsigned), cuMemcpyAtoH(void *, H, unsigned, unsigned);
-int cuMemcpyAtoA(H, unsigned, H, unsigned, unsigned);
-int cuMemcpyHtoAAsync(H, unsigned, const void *, unsigned, void *), cuMemcpyAtoHAsync(void *, H, unsigned, unsigned, void *);
 
 typedef struct {
     size_t x, y, z, level;
@@ -49,35 +46,7 @@ int cuMemcpy3DWithAttributesAsync(Box *, unsigned long long, void *);
 int cuMemPrefetchBatchAsync(H *, size_t *, size_t, void *, size_t *, size_t, unsigned long long, void *);
 int cuMemDiscardBatchAsync(H *, size_t *, size_t, unsigned long long, void *);
 
-typedef struct {
-    unsigned x, y, kind;
-    const void *host;
-    unsigned device;
-    H array;
-    unsigned pitch;
-    unsigned to_x, to_y, to_kind;
-    void *to_host;
-    unsigned to_device;
-    H to_array;
-    unsigned to_pitch, width, height;
-} OldFlat;
-typedef struct {
-    unsigned x, y, z, level, kind;
-    const void *host;
-    unsigned device;
-    H array;
-    void *reserved;
-    unsigned pitch, height;
-} OldSide;
-typedef struct {
-    OldSide source, target;
-    unsigned width, height, depth;
-} OldDeep;
-int cuMemcpy2D(const OldFlat *), cuMemcpy2DAsync(const OldFlat *, void *), cuMemcpy3D(const OldDeep *);
-int cuMemcpy3DAsync(const OldDeep *, void *), cuMemcpyHtoD(unsigned, const void *, unsigned), cuMemsetD8(unsigned, unsigned char, unsigned);
-
 _Static_assert(sizeof(Peer) == 200 && sizeof(Attributes) == 24 && sizeof(Box) == 112, "the vendor's sizes");
-_Static_assert(sizeof(OldFlat) == 96 && sizeof(OldDeep) == 144, "the vendor's sizes");
 
 enum { ENTRIES = 4, IN_HOST = 1, IN_ARRAY = 3, BOX_MEMORY = 1, BOX_ARRAY = 2 };
 
@@ -143,24 +112,5 @@ static inline int in_batches(const Ground *on, uint64_t number)
     case 5: return cuMemcpyWithAttributesAsync(on->buffers[1], on->buffers[0], on->bytes, &attributes, on->stream);
     case 6: return cuMemcpyWithAttributesAsync(on->buffers[0], on->buffers[1], on->bytes, &attributes, on->stream);
     default: return cuMemcpy3DWithAttributesAsync(&whole, 0, on->stream);
-    }
-}
-
-/* The first generation: host, array 0, array 1, array 0, host. Eight calls make a round. */
-static inline int as_first(const Ground *on, uint64_t number)
-{
-    unsigned bytes = (unsigned)on->bytes;
-    OldFlat flat = { .kind = IN_HOST, .host = on->host, .to_kind = IN_ARRAY, .to_array = on->arrays[0], .width = bytes, .height = 1 };
-    OldDeep deep = { .source = { .kind = IN_ARRAY, .array = on->arrays[0] }, .target = { .kind = IN_ARRAY, .array = on->arrays[1] },
-        .width = bytes, .height = 1, .depth = 1 };
-    switch (number % 8) {
-    case 0: return cuMemcpyHtoA(on->arrays[0], 0, on->host, bytes);
-    case 1: return cuMemcpyAtoA(on->arrays[1], 0, on->arrays[0], 0, bytes);
-    case 2: return cuMemcpyAtoHAsync(on->host, on->arrays[1], 0, bytes, on->stream);
-    case 3: return cuMemcpyHtoAAsync(on->arrays[0], 0, on->host, bytes, on->stream);
-    case 4: return cuMemcpy2D(&flat);
-    case 5: return cuMemcpy2DAsync(&flat, on->stream);
-    case 6: return cuMemcpy3DAsync(&deep, on->stream);
-    default: return cuMemcpyAtoH(on->host, on->arrays[1], 0, bytes);
     }
 }

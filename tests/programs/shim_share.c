@@ -121,8 +121,6 @@ static int arrays(void) { return between_arrays(&on, number); }
 
 static int batches(void) { return in_batches(&on, number); }
 
-static int firsts(void) { return as_first(&on, number); }
-
 /* Four streams, lengths from a tenth to three times, grids of two sizes. */
 static int mixed(void)
 {
@@ -163,7 +161,7 @@ int main(int count, char **words)
         int (*launch)(void);
     } kinds[] = { { "plain", plain }, { "per_thread", per_thread }, { "legacy", legacy }, { "described", described },
         { "cooperative", cooperative }, { "graph", graphs }, { "set", sets }, { "move", moves }, { "copy", copies }, { "mixed", mixed }, { "synchronous", synchronous },
-        { "array", arrays }, { "batch", batches }, { "first", firsts } };
+        { "array", arrays }, { "batch", batches } };
     CHECK(count == 5 || count == 7);
     length = strtoull(words[2], NULL, 10);
     blocks = (unsigned)strtoul(words[3], NULL, 10);
@@ -191,7 +189,7 @@ int main(int count, char **words)
         CHECK(cuMemAlloc_v2(&buffer, bytes) == 0 && cuMemAlloc_v2(&second, bytes) == 0);
         CHECK(cuMemAllocManaged(&managed, bytes, 1) == 0);
     }
-    if (launch == arrays || launch == batches || launch == firsts) {
+    if (launch == arrays || launch == batches) {
         on = (Ground){ .bytes = length / 100, .stream = streams[1] };
         on.host = malloc(on.bytes);
         CHECK(on.host && ground(&on) == 0);

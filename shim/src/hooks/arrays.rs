@@ -49,16 +49,6 @@ pub(crate) struct Flat {
     channels: u32,
 }
 
-/// `CUDA_ARRAY_DESCRIPTOR_v1`
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct FlatShort {
-    width: u32,
-    height: u32,
-    format: u32,
-    channels: u32,
-}
-
 /// `CUDA_ARRAY3D_DESCRIPTOR`
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -66,18 +56,6 @@ pub(crate) struct Deep {
     width: usize,
     height: usize,
     depth: usize,
-    format: u32,
-    channels: u32,
-    flags: u32,
-}
-
-/// `CUDA_ARRAY3D_DESCRIPTOR_v1`
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct DeepShort {
-    width: u32,
-    height: u32,
-    depth: u32,
     format: u32,
     channels: u32,
     flags: u32,
@@ -105,14 +83,8 @@ hooks! {
     fn cuArrayCreate_v2(array: *mut u64, shape: *const Flat) {
         make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArrayCreate_v2::real(made, shape))
     }
-    fn cuArrayCreate(array: *mut u64, shape: *const FlatShort) {
-        make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArrayCreate::real(made, shape))
-    }
     fn cuArray3DCreate_v2(array: *mut u64, shape: *const Deep) {
         make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate_v2::real(made, shape))
-    }
-    fn cuArray3DCreate(array: *mut u64, shape: *const DeepShort) {
-        make(&ARRAYS, array, Shape::of(array, shape, 1), cuArrayDestroy::real, |made| cuArray3DCreate::real(made, shape))
     }
     fn cuMipmappedArrayCreate(array: *mut u64, shape: *const Deep, levels: u32) {
         let call = |made| cuMipmappedArrayCreate::real(made, shape, levels);
@@ -220,23 +192,9 @@ impl From<Flat> for Shape {
     }
 }
 
-impl From<FlatShort> for Shape {
-    fn from(flat: FlatShort) -> Self {
-        let extent = [flat.width, flat.height, 0].map(u64::from);
-        Self { extent, format: flat.format, channels: flat.channels, flags: 0, levels: 1 }
-    }
-}
-
 impl From<Deep> for Shape {
     fn from(deep: Deep) -> Self {
         let extent = [deep.width, deep.height, deep.depth].map(wide);
-        Self { extent, format: deep.format, channels: deep.channels, flags: deep.flags, levels: 1 }
-    }
-}
-
-impl From<DeepShort> for Shape {
-    fn from(deep: DeepShort) -> Self {
-        let extent = [deep.width, deep.height, deep.depth].map(u64::from);
         Self { extent, format: deep.format, channels: deep.channels, flags: deep.flags, levels: 1 }
     }
 }

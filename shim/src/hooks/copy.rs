@@ -5,7 +5,6 @@
 
 pub mod array;
 pub mod batch;
-pub mod first;
 
 use aliquot_enforce::cost::Shape;
 
@@ -50,9 +49,6 @@ enum RateClass {
     Unpack,
     Fabric,
 }
-
-/// The legacy default stream.
-const DEFAULT: Target = Target::legacy(0);
 
 /// Bytes that a description says; a wrong one is the driver's to refuse.
 trait Extent: Copy {

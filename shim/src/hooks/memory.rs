@@ -8,7 +8,7 @@ use aliquot_abi::limits::ManagedPolicy;
 use crate::accounting::account::{self, Account, Bytes};
 use crate::accounting::alloc_map::Key;
 use crate::accounting::contexts;
-use crate::loader::vendor::SUCCESS;
+use crate::loader::vendor::{NOT_SUPPORTED, SUCCESS};
 use crate::memory::external::{self, Mapping};
 use crate::memory::ipc_memory::{self, Tag};
 use crate::memory::plain::{self, Charge, POINTERS, VendorAllocation};
@@ -33,13 +33,6 @@ hooks! {
         }
         answer(address, plain(bytes, |made| cuMemAlloc_v2::real(made, bytes)))
     }
-    fn cuMemAlloc(address: *mut u32, bytes: u32) {
-        if address.is_null() {
-            return cuMemAlloc::real(address, bytes);
-        }
-        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        short_answer(address, plain(size, |made| short(made, |made| cuMemAlloc::real(made, bytes))))
-    }
     fn cuMemAllocPitch_v2(address: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) {
         if address.is_null() || pitch.is_null() {
             return cuMemAllocPitch_v2::real(address, pitch, width, height, element);
@@ -56,29 +49,12 @@ hooks! {
             Err(error) => error,
         }
     }
-    fn cuMemAllocPitch(address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) {
-        if address.is_null() || pitch.is_null() {
-            return cuMemAllocPitch::real(address, pitch, width, height, element);
-        }
-        let mut apart = 0;
-        let size = |extent: u32| usize::try_from(extent).unwrap_or(usize::MAX);
-        let call = |made: *mut u64, wide: *mut usize| {
-            let answer = short(made, |made| {
-                cuMemAllocPitch::real(made, &raw mut apart, width, height, element)
-            });
-            // SAFETY: a local of the caller.
-            unsafe { wide.write(size(apart)) };
-            answer
-        };
-        match pitched((size(width), size(height)), element, call) {
-            Ok((key, wide)) => {
-                // SAFETY: the caller's place, which the vendor would write, too.
-                unsafe { pitch.write_unaligned(u32::try_from(wide).unwrap_or(0)) };
-                short_answer(address, Ok(key))
-            }
-            Err(error) => error,
-        }
-    }
+    // Calls of before CUDA 3.2, with addresses and sizes of 32 bits: no program of today is compiled to them, and they would be
+    // a way past the limit. Their copies, fills and frees pass.
+    fn cuMemAlloc(_address: *mut u32, _bytes: u32) { NOT_SUPPORTED }
+    fn cuMemAllocPitch(_address: *mut u32, _pitch: *mut u32, _width: u32, _height: u32, _element: u32) { NOT_SUPPORTED }
+    fn cuArrayCreate(_array: *mut u64, _shape: usize) { NOT_SUPPORTED }
+    fn cuArray3DCreate(_array: *mut u64, _shape: usize) { NOT_SUPPORTED }
     fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) {
         if address.is_null() || !managed_is_charged() {
             return cuMemAllocManaged::real(address, bytes, flags);
@@ -89,9 +65,6 @@ hooks! {
     }
     fn cuMemFree_v2(address: u64) {
         free(address, || cuMemFree_v2::real(address))
-    }
-    fn cuMemFree(address: u32) {
-        free(u64::from(address), || cuMemFree::real(address))
     }
     fn cuIpcGetMemHandle(handle: *mut IpcHandle, address: u64) {
         let mut made = IpcHandle { bytes: [0; 64] };
@@ -206,15 +179,6 @@ fn pitched(
     Ok((key, apart))
 }
 
-/// A call of the first generation, which writes 32 bits.
-fn short(made: *mut u64, call: impl FnOnce(*mut u32) -> i32) -> i32 {
-    let mut narrow = 0;
-    let answer = call(&raw mut narrow);
-    // SAFETY: a local of the caller.
-    unsafe { made.write(u64::from(narrow)) };
-    answer
-}
-
 fn unmake(key: Key) -> i32 {
     cuMemFree_v2::real(key.0)
 }
@@ -224,17 +188,6 @@ fn answer(address: *mut u64, made: Result<Key, i32>) -> i32 {
         Ok(key) => {
             // SAFETY: the caller's place, which the vendor would write, too.
             unsafe { address.write_unaligned(key.0) };
-            SUCCESS
-        }
-        Err(error) => error,
-    }
-}
-
-fn short_answer(address: *mut u32, made: Result<Key, i32>) -> i32 {
-    match made {
-        Ok(key) => {
-            // SAFETY: the caller's place, which the vendor would write, too.
-            unsafe { address.write_unaligned(u32::try_from(key.0).unwrap_or(0)) };
             SUCCESS
         }
         Err(error) => error,

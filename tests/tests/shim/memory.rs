@@ -61,9 +61,9 @@ fn pitched_rows_are_charged_as_the_driver_lays_them() {
     run("pitched", |_| {});
 }
 
-/// `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree` of 2007, with addresses of 32 bits.
+/// `cuMemAlloc`, `cuMemAllocPitch` and arrays of before CUDA 3.2, with sizes and addresses of 32 bits.
 #[test]
-fn first_generation_calls_are_charged_and_credited_once() {
+fn first_generation_allocations_are_not_supported() {
     run("first-generation", |_| {});
 }
 

@@ -148,7 +148,6 @@ fn a_share_is_a_share_of_the_cards_time_for_every_kind_of_work() {
         (work("copy", 2 * MILLI, 64), 30, 2),
         (work("array", 600 * MICRO, 64), 40, 1),
         (work("batch", 800 * MICRO, 64), 60, 2),
-        (work("first", 400 * MICRO, 64), 50, 1),
     ];
     let mut wrong = Vec::new();
     for (work, percent, processes) in cases {

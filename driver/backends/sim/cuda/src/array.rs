@@ -4,7 +4,7 @@
 use crate::code::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::external::External;
 use crate::handle::{Registry, Tag};
-use crate::heap::{Backing, Reach};
+use crate::heap::Backing;
 use crate::process;
 use crate::room::{self, Footprint};
 use aliquot_sim_device::MemoryKind;
@@ -112,11 +112,10 @@ fn create(shape: Shape, levels: u32, registry: &Registry<Array>) -> Answer<u64> 
     let ours = context.card()?;
     let (device, context) = (context.device, context.home);
     let (backing, place) = if shape.flags & UNBACKED == 0 {
-        let (_, backing, room) =
-            room::take(ours, (device, context), (MemoryKind::Array, Reach::Wide), bytes)?;
+        let (_, backing, room) = room::take(ours, (device, context), MemoryKind::Array, bytes)?;
         (backing, ArrayMemory::Card(room))
     } else {
-        (ours.heap()?.take(bytes, Reach::Wide)?.1, ArrayMemory::Later)
+        (ours.heap()?.take(bytes)?.1, ArrayMemory::Later)
     };
     let (handle, _) = registry.add(|_| Array { shape, device, context, bytes, backing, place });
     if let Err(gone) = process::must_live(context) {

@@ -15,12 +15,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Addresses set aside for a card: many times its memory, so that a freed range of one size need not fit another.
 const SPAN: u64 = 4 << 40;
-/// The same of addresses of 32 bits, of which a process has few: what calls of the first generation have of a card at once. Its content
-/// lies behind that of the others.
-const LOW_SPAN: u64 = 512 << 20;
-/// Where such addresses are looked for: above programs that are not moved when they start.
-const LOW_FROM: u64 = 1 << 30;
-const LOW_STEP: u64 = 128 << 20;
 /// Granularity of everything mapped, in bytes.
 pub(crate) const BIG_PAGE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
@@ -47,25 +41,13 @@ pub(crate) struct Backing {
 #[derive(Debug)]
 pub(crate) struct Heap {
     content: Arc<Content>,
-    wide: Area,
-    low: OnceLock<Area>,
-}
-
-/// Which addresses an allocation may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Any.
-    Wide,
-    /// Those of 32 bits.
-    Low,
+    area: Area,
 }
 
 /// Addresses of a card, and where their content lies.
 #[derive(Debug)]
 struct Area {
     base: u64,
-    /// Of the first one's content.
-    begin: u64,
     span: u64,
     /// Pages of the card, to which large ranges are aligned.
     page: u64,
@@ -86,8 +68,8 @@ fn class(bytes: u64) -> u64 {
 }
 
 impl Area {
-    const fn new(base: u64, (begin, span): (u64, u64), page: u64) -> Self {
-        Self { base, begin, span, page, ranges: Mutex::new(AddressRanges { next: 0, free: BTreeMap::new() }) }
+    const fn new(base: u64, span: u64, page: u64) -> Self {
+        Self { base, span, page, ranges: Mutex::new(AddressRanges { next: 0, free: BTreeMap::new() }) }
     }
 
     /// A range: its distance from the first address.
@@ -115,21 +97,16 @@ impl Area {
 impl Heap {
     /// A card's heap, with content in `file`; `page` bytes are the card's pages.
     pub(crate) fn new(file: &Path, page: u64) -> Answer<Self> {
-        let content = Arc::new(Content::create(file, SPAN + LOW_SPAN)?);
+        let content = Arc::new(Content::create(file, SPAN)?);
         let page = page.max(BIG_PAGE);
-        let wide = Area::new(reserve_aligned(SPAN, page)?, (0, SPAN), page);
-        Ok(Self { content, wide, low: OnceLock::new() })
+        Ok(Self { content, area: Area::new(reserve_aligned(SPAN, page)?, SPAN, page) })
     }
 
     /// A range of addresses with content.
-    pub(crate) fn take(&self, bytes: u64, reach: Reach) -> Answer<(u64, Backing)> {
-        let area = match reach {
-            Reach::Wide => &self.wide,
-            Reach::Low => self.low()?,
-        };
-        let offset = area.take(class(bytes))?;
+    pub(crate) fn take(&self, bytes: u64) -> Answer<(u64, Backing)> {
+        let offset = self.area.take(class(bytes))?;
         let (content, touched) = (Arc::clone(&self.content), Arc::new(AtomicBool::new(false)));
-        Ok((area.base + offset, Backing { content, offset: area.begin + offset, touched }))
+        Ok((self.area.base + offset, Backing { content, offset, touched }))
     }
 
     /// Takes a range back.
@@ -137,21 +114,7 @@ impl Heap {
         if backing.touched.load(Ordering::Relaxed) {
             backing.content.forget(backing.offset, class(bytes));
         }
-        let area = self.low.get().filter(|low| backing.offset >= low.begin).unwrap_or(&self.wide);
-        area.give(class(bytes), backing.offset - area.begin);
-    }
-
-    fn low(&self) -> Answer<&Area> {
-        if let Some(low) = self.low.get() {
-            return Ok(low);
-        }
-        let base = reserve_low(LOW_SPAN)?;
-        let low = self.low.get_or_init(|| Area::new(base, (SPAN, LOW_SPAN), self.wide.page));
-        // Another thread was faster.
-        if low.base != base {
-            unmap(base, LOW_SPAN);
-        }
-        Ok(low)
+        self.area.give(class(bytes), backing.offset);
     }
 }
 
@@ -383,21 +346,6 @@ fn reserve_aligned(bytes: u64, page: u64) -> Answer<u64> {
     unmap(got, base - got);
     unmap(base + bytes, got + asked - base - bytes);
     Ok(base)
-}
-
-/// The same below 4 GiB, where nothing else lies.
-fn reserve_low(bytes: u64) -> Answer<u64> {
-    let mut bases = (LOW_FROM..=(1 << 32) - bytes).step_by(length(LOW_STEP));
-    let free = bases.find(|base| match map(*base, bytes, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE) {
-        Ok(got) if got == *base => true,
-        // A kernel that does not know the flag.
-        Ok(elsewhere) => {
-            unmap(elsewhere, bytes);
-            false
-        }
-        Err(_) => false,
-    });
-    free.ok_or(OUT_OF_MEMORY)
 }
 
 /// Takes the host's mapping away again; the addresses stay reserved.

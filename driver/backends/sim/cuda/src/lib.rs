@@ -9,7 +9,7 @@
 //!   table      cuGetProcAddress over the facts of all exports
 //! ```
 //!
-//! Exports without behaviour answer CUDA_ERROR_NOT_SUPPORTED. What the ABIs of 2007 allocate has addresses of 32 bits. Content of
+//! Exports without behaviour answer CUDA_ERROR_NOT_SUPPORTED. Content of
 //! device memory lies in a sparse file that no processor address maps: copies read and write it through the kernel,
 //! so a bad host pointer is an error and no crash, and a device pointer used on the host faults as on a real machine. Managed
 //! memory alone is mapped.

@@ -3,7 +3,7 @@
 use crate::code::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::external::External;
 use crate::graph;
-use crate::heap::{self, Backing, Reach};
+use crate::heap::{self, Backing};
 use crate::ipc;
 use crate::line::{Point, Turn};
 use crate::pool::{POOLS, Pool};
@@ -115,26 +115,20 @@ pub(crate) fn range(address: u64, bytes: u64) -> Answer<(Backing, u64)> {
     Ok((found.backing, at))
 }
 
-fn place(
-    ours: &OurCard,
-    (device, reach): (usize, Reach),
-    context: u64,
-    bytes: u64,
-    payer: Payer,
-) -> Answer<(u64, u64)> {
-    let (address, backing) = ours.heap()?.take(bytes, reach)?;
+fn place(ours: &OurCard, device: usize, context: u64, bytes: u64, payer: Payer) -> Answer<(u64, u64)> {
+    let (address, backing) = ours.heap()?.take(bytes)?;
     Ok((address, insert(Allocation { address, bytes, device, context, payer, backing, id: 0 })))
 }
 
 /// cuMemAlloc and its kind on the current card.
-pub(crate) fn allocate(kind: MemoryKind, bytes: u64, reach: Reach) -> Answer<u64> {
+pub(crate) fn allocate(kind: MemoryKind, bytes: u64) -> Answer<u64> {
     if bytes == 0 {
         return Err(INVALID_VALUE);
     }
     let context = process::current()?;
     let ours = context.card()?;
     let (device, context) = (context.device, context.home);
-    let (address, backing, room) = room::take(ours, (device, context), (kind, reach), bytes)?;
+    let (address, backing, room) = room::take(ours, (device, context), kind, bytes)?;
     let payer = Payer::Card(kind, room);
     let id = insert(Allocation { address, bytes, device, context, payer, backing, id: 0 });
     let address = with_its_context(address, id, context)?;
@@ -149,10 +143,10 @@ pub(crate) fn allocate(kind: MemoryKind, bytes: u64, reach: Reach) -> Answer<u64
 }
 
 /// cuMemAllocPitch: the address, and the distance of two rows in bytes.
-pub(crate) fn allocate_pitch(width: u64, height: u64, reach: Reach) -> Answer<(u64, u64)> {
+pub(crate) fn allocate_pitch(width: u64, height: u64) -> Answer<(u64, u64)> {
     let pitch = width.checked_next_multiple_of(512).ok_or(OUT_OF_MEMORY)?;
     let bytes = pitch.checked_mul(height).ok_or(OUT_OF_MEMORY)?;
-    Ok((allocate(MemoryKind::Plain, bytes, reach)?, pitch))
+    Ok((allocate(MemoryKind::Plain, bytes)?, pitch))
 }
 
 /// cuMemAllocAsync, from a pool.
@@ -166,8 +160,7 @@ pub(crate) fn allocate_from(pool: u64, context: u64, bytes: u64) -> Answer<u64> 
     pool.take(charged)?;
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
     let payer = Payer::Pool(Arc::clone(&pool), charged, handle);
-    let (address, id) =
-        place(ours, (device, Reach::Wide), context, bytes, payer).inspect_err(|_| pool.give(charged))?;
+    let (address, id) = place(ours, device, context, bytes, payer).inspect_err(|_| pool.give(charged))?;
     with_its_context(address, id, context)
 }
 
@@ -274,7 +267,7 @@ pub(crate) fn free_all_of(context: u64) {
 /// Addresses and content that a graph's memory node stands for.
 pub(crate) fn place_for_graph(device: usize, bytes: u64) -> Answer<u64> {
     let ours = process::cards()?.get(device).ok_or(INVALID_VALUE)?;
-    place(ours, (device, Reach::Wide), 0, bytes, Payer::Graph).map(|(address, _)| address)
+    place(ours, device, 0, bytes, Payer::Graph).map(|(address, _)| address)
 }
 
 /// Whether a graph's memory node has this address.

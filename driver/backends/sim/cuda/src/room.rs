@@ -8,7 +8,7 @@
 //! ```
 
 use crate::code::{Answer, OUT_OF_MEMORY};
-use crate::heap::{Backing, Reach};
+use crate::heap::Backing;
 use crate::ipc;
 use crate::process::{OurCard, lock};
 use aliquot_sim_device::{LetGo, MemoryKind};
@@ -43,7 +43,6 @@ struct SlabOwner {
     device: usize,
     context: u64,
     kind: MemoryKind,
-    reach: Reach,
 }
 
 /// Pages in parts.
@@ -129,7 +128,7 @@ impl Slabs {
 pub(crate) fn take(
     ours: &OurCard,
     (device, context): (usize, u64),
-    (kind, reach): (MemoryKind, Reach),
+    kind: MemoryKind,
     bytes: u64,
 ) -> Answer<(u64, Backing, Footprint)> {
     let (unit, page) = (ours.card.node().alloc_bytes, ours.card.node().page_bytes);
@@ -137,19 +136,19 @@ pub(crate) fn take(
     if slab_bytes <= unit || bytes > slab_bytes / 2 {
         let charged = bytes.checked_next_multiple_of(page.max(unit)).ok_or(OUT_OF_MEMORY)?;
         ours.take(kind, charged)?;
-        let taken = ours.heap().and_then(|heap| heap.take(charged, reach));
+        let taken = ours.heap().and_then(|heap| heap.take(charged));
         let (address, backing) = taken.inspect_err(|_| ours.give(kind, charged))?;
         return Ok((address, backing, Footprint::Own(charged)));
     }
     let unit = if kind == MemoryKind::Managed { unit.max(HOST_PAGE) } else { unit };
     let (bytes, owner) =
-        (bytes.max(1).next_multiple_of(unit).min(slab_bytes), SlabOwner { device, context, kind, reach });
+        (bytes.max(1).next_multiple_of(unit).min(slab_bytes), SlabOwner { device, context, kind });
     ours.well()?;
     if let Some(found) = lock(&SLABS).take(owner, bytes) {
         return Ok(found);
     }
     ours.take(kind, slab_bytes)?;
-    let taken = ours.heap().and_then(|heap| heap.take(slab_bytes, reach));
+    let taken = ours.heap().and_then(|heap| heap.take(slab_bytes));
     let (address, backing) = taken.inspect_err(|_| ours.give(kind, slab_bytes))?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut slab =

@@ -7,7 +7,7 @@
 
 use crate::code::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::handle::{Registry, Tag};
-use crate::heap::{self, BIG_PAGE, Backing, Reach};
+use crate::heap::{self, BIG_PAGE, Backing};
 use crate::location::{self, Location, MemoryLocation};
 use crate::memory::{self, Allocation, Payer};
 use crate::multicast::{self, Team};
@@ -139,7 +139,7 @@ pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u
     if charged {
         ours.take(MemoryKind::Physical, bytes)?;
     }
-    let (_, backing) = ours.heap()?.take(bytes, Reach::Wide).inspect_err(|_| {
+    let (_, backing) = ours.heap()?.take(bytes).inspect_err(|_| {
         if charged {
             ours.give(MemoryKind::Physical, bytes);
         }
@@ -151,7 +151,7 @@ pub(crate) fn create(bytes: u64, properties: Properties, flags: u64) -> Answer<u
 /// A multicast object of that size.
 pub(crate) fn create_team(team: Team, bytes: u64, handle_types: u32) -> Answer<u64> {
     let ours = process::card(0)?;
-    let (_, backing) = ours.heap()?.take(bytes, Reach::Wide)?;
+    let (_, backing) = ours.heap()?.take(bytes)?;
     let properties = Properties { location: Location { kind: location::NONE, number: 0 }, handle_types };
     Ok(add(0, bytes, (PhysicalOwner::Team(team), backing), properties))
 }

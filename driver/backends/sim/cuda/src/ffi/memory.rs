@@ -3,7 +3,6 @@
 use super::pointer::{In, Out};
 use crate::array::{self, ARRAYS, MIPMAPPED, Shape};
 use crate::code::{Answer, INVALID_VALUE};
-use crate::heap::Reach;
 use crate::location::Location;
 use crate::memory::{self, Origin, Payer};
 use crate::pool::{self, POOLS};
@@ -54,28 +53,6 @@ pub(crate) struct Array3dDescriptor {
     channels: u32,
     flags: u32,
     padding: u32,
-}
-
-/// The flat array of the first generation.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct ShortDescriptor {
-    width: u32,
-    height: u32,
-    format: u32,
-    channels: u32,
-}
-
-/// The deep array of the first generation.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Short3dDescriptor {
-    width: u32,
-    height: u32,
-    depth: u32,
-    format: u32,
-    channels: u32,
-    flags: u32,
 }
 
 /// The vendor's answer about an array's memory.
@@ -167,11 +144,6 @@ fn requirements_of(answer: Out<Requirements>, found: (u64, u64)) -> Answer {
     answer.set(Requirements { bytes: found.0, alignment: found.1, reserved: [0; 4] })
 }
 
-/// What the first generation has 32 bits for.
-fn short(value: u64) -> Answer<u32> {
-    u32::try_from(value).map_err(|_| INVALID_VALUE)
-}
-
 exports! {
     fn cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) {
         let (left, all) = memory::info()?;
@@ -188,11 +160,7 @@ exports! {
     }
     fn cuMemAlloc_v2(address: Out<u64>, bytes: u64) {
         address.check()?;
-        address.set(memory::allocate(MemoryKind::Plain, bytes, Reach::Wide)?)
-    }
-    fn cuMemAlloc(address: Out<u32>, bytes: u32) {
-        address.check()?;
-        address.set(short(memory::allocate(MemoryKind::Plain, bytes.into(), Reach::Low)?)?)
+        address.set(memory::allocate(MemoryKind::Plain, bytes)?)
     }
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) {
         address.check()?;
@@ -200,41 +168,20 @@ exports! {
         if !matches!(element, 4 | 8 | 16) {
             return Err(INVALID_VALUE);
         }
-        let (found, apart) = memory::allocate_pitch(width, height, Reach::Wide)?;
+        let (found, apart) = memory::allocate_pitch(width, height)?;
         address.set(found)?;
         pitch.set(apart)
-    }
-    fn cuMemAllocPitch(address: Out<u32>, pitch: Out<u32>, width: u32, height: u32, element: u32) {
-        address.check()?;
-        pitch.check()?;
-        if !matches!(element, 4 | 8 | 16) {
-            return Err(INVALID_VALUE);
-        }
-        let (found, apart) = memory::allocate_pitch(width.into(), height.into(), Reach::Low)?;
-        address.set(short(found)?)?;
-        pitch.set(short(apart)?)
     }
     fn cuMemAllocManaged(address: Out<u64>, bytes: u64, flags: u32) {
         address.check()?;
         if !matches!(flags, 1 | 2) {
             return Err(INVALID_VALUE);
         }
-        address.set(memory::allocate(MemoryKind::Managed, bytes, Reach::Wide)?)
+        address.set(memory::allocate(MemoryKind::Managed, bytes)?)
     }
     fn cuMemFree_v2(address: u64) {
         process::cards()?;
         memory::free(address)
-    }
-    fn cuMemFree(address: u32) {
-        process::cards()?;
-        memory::free(address.into())
-    }
-    fn cuMemGetAddressRange(base: Out<u32>, bytes: Out<u32>, address: u32) {
-        process::cards()?;
-        let found = memory::find(address.into()).ok_or(INVALID_VALUE)?;
-        base.set_if_wanted(short(found.address)?);
-        bytes.set_if_wanted(short(found.bytes)?);
-        Ok(())
     }
     fn cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<u64>, address: u64) {
         process::cards()?;
@@ -346,18 +293,6 @@ exports! {
         flags.set(3)
     }
 
-    fn cuArrayCreate(array: Out<u64>, descriptor: In<ShortDescriptor>) {
-        array.check()?;
-        let ShortDescriptor { width, height, format, channels } = descriptor.get()?;
-        let (width, height) = (width.into(), height.into());
-        array.set(array::create_array(Shape { width, height, depth: 0, format, channels, flags: 0 })?)
-    }
-    fn cuArray3DCreate(array: Out<u64>, descriptor: In<Short3dDescriptor>) {
-        array.check()?;
-        let Short3dDescriptor { width, height, depth, format, channels, flags } = descriptor.get()?;
-        let (width, height, depth) = (width.into(), height.into(), depth.into());
-        array.set(array::create_array(Shape { width, height, depth, format, channels, flags })?)
-    }
     fn cuArrayCreate_v2(array: Out<u64>, descriptor: In<ArrayDescriptor>) {
         array.check()?;
         let given = descriptor.get()?;
