@@ -20,6 +20,7 @@ mod usage;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use composite::{Composite, Member};
 pub use usage::{CardEvent, CardEvents, CardSample, CardUsage, Samples};
@@ -30,6 +31,9 @@ use crate::health::{Harm, Meaning};
 use crate::id::{CardUuid, CounterName, TemplateName};
 use crate::partition::{Part, PlacementName};
 use crate::units::Bytes;
+
+/// A snapshot of the cards counts for no longer, whatever [`DeviceBackend::generation`] says.
+pub const DISCOVERY_AGE_MAX: Duration = Duration::from_secs(30);
 
 /// Hardware of one vendor on one node, or a simulation of it.
 pub trait DeviceBackend: Send + Sync {
@@ -44,6 +48,16 @@ pub trait DeviceBackend: Send + Sync {
     /// # Errors
     /// The hardware cannot be asked.
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError>;
+
+    /// The partitions of one card. A vendor whose library can be asked about one card asks about no other.
+    ///
+    /// # Errors
+    /// The hardware cannot be asked; [`BackendError::UnknownCard`] if it does not know the card.
+    fn partitions_on(&self, card: &CardUuid) -> Result<Vec<LivePartition>, BackendError> {
+        let mut all = self.partitions()?;
+        all.retain(|live| live.at.card == *card);
+        Ok(all)
+    }
 
     /// Makes one partition.
     ///
@@ -64,8 +78,10 @@ pub trait DeviceBackend: Send + Sync {
         None
     }
 
-    /// A number that changes whenever discovery may answer differently: cards, instances, driver. A caller that keeps a
-    /// snapshot discovers again after a change. `None` if the backend cannot tell.
+    /// A number that changes once discovery may answer differently, as far as that is known without asking each card: this
+    /// backend made or destroyed a partition, a card reported its loss, the driver was loaded anew. A caller that keeps a
+    /// snapshot discovers again after a change, and at the latest after [`DISCOVERY_AGE_MAX`], since another program may change
+    /// cards without a sign. `None` if the backend cannot tell, or if its latest discovery found trouble: discover each time.
     fn generation(&self) -> Option<u64> {
         None
     }
@@ -146,6 +162,10 @@ impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
         self.as_ref().partitions()
+    }
+
+    fn partitions_on(&self, card: &CardUuid) -> Result<Vec<LivePartition>, BackendError> {
+        self.as_ref().partitions_on(card)
     }
 
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {

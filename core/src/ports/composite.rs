@@ -55,9 +55,12 @@ impl Composite {
         &self.members
     }
 
+    fn index(&self, uuid: &CardUuid) -> Option<usize> {
+        self.owners.read().unwrap_or_else(PoisonError::into_inner).get(uuid).copied()
+    }
+
     fn known(&self, uuid: &CardUuid) -> Option<&Member> {
-        let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
-        owners.get(uuid).and_then(|index| self.members.get(*index))
+        self.index(uuid).and_then(|index| self.members.get(index))
     }
 
     /// The member that owns a card or partition. An unknown UUID is looked for once.
@@ -73,8 +76,7 @@ impl Composite {
     }
 
     fn learn(&self, uuid: &CardUuid, index: usize) {
-        let known = self.owners.read().unwrap_or_else(PoisonError::into_inner).get(uuid).copied();
-        if known != Some(index) {
+        if self.index(uuid) != Some(index) {
             self.owners.write().unwrap_or_else(PoisonError::into_inner).insert(uuid.clone(), index);
         }
     }
@@ -137,6 +139,14 @@ impl DeviceBackend for Composite {
             }
         }
         Ok(all)
+    }
+
+    fn partitions_on(&self, card: &CardUuid) -> Result<Vec<LivePartition>, BackendError> {
+        let live = self.owner(card)?.backend.partitions_on(card)?;
+        if let Some(index) = self.index(card) {
+            live.iter().for_each(|live| self.learn(&live.handle.uuid, index));
+        }
+        Ok(live)
     }
 
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {

@@ -128,6 +128,10 @@ impl DeviceBackend for ContainerCards {
         self.inner.partitions()
     }
 
+    fn partitions_on(&self, card: &CardUuid) -> Result<Vec<LivePartition>, BackendError> {
+        self.inner.partitions_on(card)
+    }
+
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
         self.inner.create_partition(at)
     }

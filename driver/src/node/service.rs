@@ -137,7 +137,7 @@ impl NodeService {
         if expected.is_empty() {
             return Ok(Vec::new());
         }
-        let live = self.site.parts.backend.partitions()?;
+        let live = self.site.parts.backend.partitions_on(card)?;
         // Those that went meanwhile were given back.
         let still = of_card(&self.state.lock());
         let missing = expected.into_iter().filter(|one| still.contains(one) && !live.contains(one));

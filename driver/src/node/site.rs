@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use aliquot_cdi::CdiDir;
 use aliquot_core::card::{Health, Inventory};
 use aliquot_core::grant::Grant;
 use aliquot_core::plan::Plan;
-use aliquot_core::ports::{BackendError, PartitionAt};
+use aliquot_core::ports::{BackendError, DISCOVERY_AGE_MAX, PartitionAt};
 use parking_lot::Mutex;
 
 use super::NodeParts;
 use super::turns::Turns;
+use crate::clock;
 use crate::disk::Disk;
 use crate::health::{HealthBook, LossEnds};
 use crate::prepare::{Hands, ShimCopies};
@@ -32,7 +34,15 @@ pub(crate) struct Site {
     /// The next operation, by claim and by card.
     pub(super) turns: Turns,
     /// The latest discovery, if the backend can tell whether it still holds.
-    seen: Mutex<Option<(u64, Inventory)>>,
+    seen: Mutex<Option<Discovery>>,
+}
+
+/// What was found of the cards.
+struct Discovery {
+    /// The backend's generation before.
+    generation: u64,
+    at: Instant,
+    cards: Inventory,
 }
 
 // === impl Site ===
@@ -85,13 +95,17 @@ impl Site {
     /// The cards as they are now, with what was observed of them. The hardware is asked only if it may have changed.
     pub(super) fn look(&self) -> Result<Inventory, BackendError> {
         let backend = self.parts.backend.as_ref();
-        let generation = backend.generation();
-        let known = self.seen.lock().clone().filter(|(of, _)| Some(*of) == generation);
+        let (generation, at) = (backend.generation(), clock::now());
+        let holds = |seen: &&Discovery| {
+            Some(seen.generation) == generation && at.duration_since(seen.at) < DISCOVERY_AGE_MAX
+        };
+        let known = self.seen.lock().as_ref().filter(holds).map(|seen| seen.cards.clone());
         let mut cards = match known {
-            Some((_, cards)) => cards,
+            Some(cards) => cards,
             None => {
                 let cards = backend.discover()?;
-                *self.seen.lock() = generation.map(|generation| (generation, cards.clone()));
+                let seen = |generation| Discovery { generation, at, cards: cards.clone() };
+                *self.seen.lock() = generation.map(seen);
                 cards
             }
         };
@@ -110,7 +124,7 @@ impl Site {
             let mut held = on_it().filter_map(Grant::partition).peekable();
             // If they cannot be listed, none is known to exist.
             let live = match held.peek() {
-                Some(_) => self.parts.backend.partitions().unwrap_or_default(),
+                Some(_) => self.parts.backend.partitions_on(&card.uuid).unwrap_or_default(),
                 None => Vec::new(),
             };
             if !held.all(|at| live.iter().any(|live| live.at == at)) {

@@ -134,7 +134,7 @@ fn ensure_partition(
     let stopped = |source: io::Error| {
         hardware(BackendError::Unreachable { what: format!("create {at}"), source: Box::new(source) })
     };
-    let there = || Ok(hands.backend.partitions()?.into_iter().find(|live| live.at == *at));
+    let there = || Ok(hands.backend.partitions_on(&at.card)?.into_iter().find(|live| live.at == *at));
     match (there().map_err(hardware)?, making) {
         (Some(live), PartitionProgress::Made(handle)) if live.handle != *handle => {
             let (expected, found) = (Box::new(handle.clone()), Box::new(live.handle));

@@ -180,6 +180,12 @@ impl Debounce {
         }
         steady.known.clone()
     }
+
+    /// Whether the latest look of every chip said well, and counts.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.values().all(|steady| steady.other == 0 && steady.known == Health::Healthy)
+    }
 }
 
 #[cfg(test)]

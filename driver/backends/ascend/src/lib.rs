@@ -26,6 +26,7 @@ mod recovery;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -78,6 +79,10 @@ pub struct AscendNode {
     unknown: Mutex<BTreeSet<(String, TemplateName)>>,
     /// Chips whose events the library delivers.
     subscribed: Mutex<BTreeSet<ChipAt>>,
+    /// Chips of the latest discovery, if it read every one in full and none has a fault.
+    whole: Mutex<Option<BTreeSet<ChipAt>>>,
+    /// Goes up with every vNPU that is made or destroyed here.
+    changed: AtomicU64,
     /// One lock a chip: its changes run one after the other.
     changes: Mutex<BTreeMap<ChipAt, Arc<Mutex<()>>>>,
 }
@@ -113,6 +118,8 @@ impl AscendNode {
             debounce: Debounce::default(),
             unknown: Mutex::default(),
             subscribed: Mutex::default(),
+            whole: Mutex::default(),
+            changed: AtomicU64::new(0),
             changes: Mutex::default(),
         };
         let look = node.look().map_err(|fault| OpenError::of("list of cards", fault))?;
@@ -203,6 +210,12 @@ impl AscendNode {
         Ok(Look { found, trouble })
     }
 
+    /// Number of the driver's load; 0 if the kernel does not show it.
+    fn load(&self) -> u64 {
+        let numbers = MODULES.iter().filter_map(|module| fs::metadata(self.site.path(module)).ok());
+        numbers.map(|module| module.ino()).next().unwrap_or(0)
+    }
+
     /// One chip as it is now.
     fn chip(&self, card: &CardUuid) -> Result<DiscoveredChip, BackendError> {
         let look = self.look().map_err(|fault| health::error(format!("find card {card}"), fault))?;
@@ -245,7 +258,12 @@ impl AscendNode {
     /// # Errors
     /// [`BackendError::Vendor`] or [`BackendError::Unreachable`] if the library does not answer; retry is safe.
     pub fn cards(&self) -> Result<(Inventory, Vec<String>), BackendError> {
+        let whole = || self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        *whole() = None;
         let look = self.look().map_err(|fault| health::error("discover Ascend NPUs".to_owned(), fault))?;
+        let is_whole = look.trouble.is_empty() && self.debounce.is_quiet();
+        let chips = || look.found.iter().map(|found| found.facts.at).collect();
+        *whole() = is_whole.then(chips);
         Ok((Inventory { cards: look.found.into_iter().map(|found| found.card).collect() }, look.trouble))
     }
 
@@ -306,6 +324,17 @@ impl AscendNode {
     }
 }
 
+/// Counts a change of vNPUs once it has ended, in whatever way.
+struct ChangeMark<'n>(&'n AtomicU64);
+
+// === impl ChangeMark ===
+
+impl Drop for ChangeMark<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 /// Repeats a call that may succeed soon.
 fn again(call: impl Fn() -> Result<(), Fault>) -> Result<(), Fault> {
     let mut tries = 0;
@@ -333,6 +362,7 @@ impl DeviceBackend for AscendNode {
     }
 
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+        let _changed = ChangeMark(&self.changed);
         let first = self.chip(&at.card)?;
         let change = self.change(first.facts.at);
         let _alone = change.lock().unwrap_or_else(PoisonError::into_inner);
@@ -364,6 +394,7 @@ impl DeviceBackend for AscendNode {
     }
 
     fn destroy_partition(&self, at: &PartitionAt, expected: &ExpectedPartition) -> Result<(), BackendError> {
+        let _changed = ChangeMark(&self.changed);
         let first = self.chip(&at.card)?;
         let change = self.change(first.facts.at);
         let _alone = change.lock().unwrap_or_else(PoisonError::into_inner);
@@ -395,9 +426,19 @@ impl DeviceBackend for AscendNode {
     }
 
     fn driver_load(&self) -> Option<String> {
-        let numbers = MODULES.iter().filter_map(|module| fs::metadata(self.site.path(module)).ok());
-        let number = numbers.map(|module| module.ino()).next().unwrap_or(0);
-        Some(format!("{}/{number}", self.driver))
+        Some(format!("{}/{}", self.driver, self.load()))
+    }
+
+    /// No call of the library. Faults are in the health of a look, so that every chip's events must be delivered. A setting
+    /// that an administrator changes shows no sign.
+    fn generation(&self) -> Option<u64> {
+        let whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let subscribed = self.subscribed.lock().unwrap_or_else(PoisonError::into_inner);
+        if !whole.as_ref()?.is_subset(&subscribed) {
+            return None;
+        }
+        let counted = self.changed.load(Ordering::Acquire).wrapping_add(ffi::event::delivered());
+        Some((self.load() << 32).wrapping_add(counted))
     }
 
     fn trouble(&self) -> Vec<String> {

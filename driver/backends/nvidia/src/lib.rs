@@ -28,10 +28,11 @@ pub mod xid;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use aliquot_core::card::{Card, Inventory};
+use aliquot_core::card::{Card, Health, Inventory};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::health::{Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, Vendor};
@@ -72,6 +73,10 @@ pub struct NvidiaNode {
     catalogue: Catalogue,
     /// What is wrong with cards that the latest discovery left out.
     trouble: Mutex<Vec<String>>,
+    /// Whether the latest discovery read every card in full.
+    is_whole: AtomicBool,
+    /// Goes up with every partition that is made or destroyed here, and every loss that a card reports.
+    changes: AtomicU64,
     /// Why no card gives partitions, a card each.
     no_partitions: Vec<String>,
     /// Files of the driver that containers mount; `None`: containers bring their own.
@@ -122,6 +127,8 @@ impl NvidiaNode {
             session,
             catalogue: catalogue.clone(),
             trouble: Mutex::default(),
+            is_whole: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
             no_partitions: Vec::new(),
             files: None,
             no_files: None,
@@ -227,7 +234,10 @@ impl NvidiaNode {
 
 impl DeviceBackend for NvidiaNode {
     fn discover(&self) -> Result<Inventory, BackendError> {
+        self.is_whole.store(false, Ordering::Release);
         let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
+        let is_well = |card: &Card| card.health == Health::Healthy;
+        self.is_whole.store(found.trouble.is_empty() && found.cards.iter().all(is_well), Ordering::Release);
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found.trouble;
         Ok(Inventory { cards: found.cards })
     }
@@ -238,7 +248,13 @@ impl DeviceBackend for NvidiaNode {
         Ok(cards.flat_map(|(card, facts)| OneCard { card, facts }.partitions()).collect())
     }
 
+    fn partitions_on(&self, card: &CardUuid) -> Result<Vec<LivePartition>, BackendError> {
+        let (card, facts) = self.card(card)?;
+        Ok(OneCard { card: &card, facts: &facts }.partitions())
+    }
+
     fn create_partition(&self, at: &PartitionAt) -> Result<LivePartition, BackendError> {
+        let _changed = ChangeMark(&self.changes);
         let unknown = || BackendError::UnknownPlace { at: at.clone() };
         let look = |node: &Self| node.card(&at.card);
         let (card, facts) = look(self)?;
@@ -272,6 +288,7 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn destroy_partition(&self, at: &PartitionAt, expected: &ExpectedPartition) -> Result<(), BackendError> {
+        let _changed = ChangeMark(&self.changes);
         let (card, facts) = self.card(&at.card)?;
         let one = OneCard { card: &card, facts: &facts };
         let Some(instance) = one.at(at) else { return Err(BackendError::Absent { at: at.clone() }) };
@@ -305,6 +322,12 @@ impl DeviceBackend for NvidiaNode {
 
     fn driver_load(&self) -> Option<String> {
         Some(self.session.load())
+    }
+
+    /// No call of the library. A card that is set to another mode, or cut by another program, shows no sign.
+    fn generation(&self) -> Option<u64> {
+        let session = self.session.serving().filter(|_| self.is_whole.load(Ordering::Acquire))?;
+        Some((session << 32).wrapping_add(self.changes.load(Ordering::Acquire)))
     }
 
     fn usage(&self, card: &CardUuid) -> Result<CardUsage, BackendError> {
@@ -367,6 +390,17 @@ impl DeviceBackend for NvidiaNode {
         let capabilities = probe::capability_nodes(facts.minor, instance.id, instance.compute);
         let nodes = common.chain(capabilities).filter_map(device_node).collect();
         Ok(self.equipped(DeviceAccess::by_nodes(handle.uuid, nodes)))
+    }
+}
+
+/// Counts a change of partitions once it has ended, in whatever way.
+struct ChangeMark<'n>(&'n AtomicU64);
+
+// === impl ChangeMark ===
+
+impl Drop for ChangeMark<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
     }
 }
 

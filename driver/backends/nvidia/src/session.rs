@@ -77,15 +77,11 @@ impl Session {
 
     /// Initialises the library anew if the driver was loaded anew.
     pub(crate) fn refresh(&self) -> Result<(), Fault> {
-        let is_served = |loaded: &Loaded| {
-            let is_stale = self.is_stale.load(Ordering::Acquire);
-            !is_stale && loaded.library.is_some() && loaded.load == number_of(&self.module)
-        };
-        if is_served(&self.loaded.read().unwrap_or_else(PoisonError::into_inner)) {
+        if self.serves(&self.loaded.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(());
         }
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
-        if is_served(&loaded) {
+        if self.serves(&loaded) {
             return Ok(());
         }
         // It is shut down first: the library counts its initialisations.
@@ -99,6 +95,17 @@ impl Session {
     /// Number of the initialisation: handles of an earlier one are void.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
+    }
+
+    /// Number of the initialisation if it serves the driver of now. No call of the library.
+    pub(crate) fn serving(&self) -> Option<u64> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        self.serves(&loaded).then(|| self.number())
+    }
+
+    fn serves(&self, loaded: &Loaded) -> bool {
+        let is_stale = self.is_stale.load(Ordering::Acquire);
+        !is_stale && loaded.library.is_some() && loaded.load == number_of(&self.module)
     }
 
     /// Version of the driver.

@@ -2,6 +2,7 @@
 //! until an event comes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aliquot_core::health::Cause;
@@ -92,7 +93,10 @@ impl CardEvents for Watch {
             Ok(None) => Ok(None),
             Ok(Some(Event { xid, instance: None })) => event(Cause::Code(xid), Part::Card),
             Ok(Some(Event { xid, instance: Some(id) })) => event(Cause::Code(xid), self.part(id)),
-            Err(fault) if fault.is_lost() => event(Cause::Lost, Part::Card),
+            Err(fault) if fault.is_lost() => {
+                self.node.changes.fetch_add(1, Ordering::AcqRel);
+                event(Cause::Lost, Part::Card)
+            }
             Err(fault) => Err(health::error(format!("wait for events of card {}", self.card), fault)),
         }
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -94,6 +94,19 @@ impl Hardware {
         Ok(hardware)
     }
 
+    /// A number that the state's text determines. It is read whole and without a lock: a state is replaced by rename, and two
+    /// may have the same size and time.
+    pub(crate) fn digest(&self) -> Option<u64> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Directory(dir, _) => {
+                let mut file = File::open(dir.join(STATE_FILE)).ok()?.take(STATE_BYTES_MAX);
+                let mut text = Vec::new();
+                file.read_to_end(&mut text).ok().map(|_| fnv(&text))
+            }
+        }
+    }
+
     /// Runs one call on the state, alone; the new state is kept if the call says so, even when it fails.
     pub(crate) fn with<T>(
         &self,
@@ -118,6 +131,13 @@ impl Hardware {
             }
         }
     }
+}
+
+/// 64-bit FNV-1a.
+fn fnv(text: &[u8]) -> u64 {
+    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// Keeps every other process out until the file is dropped.

@@ -264,6 +264,14 @@ impl DeviceBackend for SimNode {
         })
     }
 
+    /// A digest of the state, with the number of the library that serves some of the cards. `None` in memory, and with faults:
+    /// each of their calls counts.
+    fn generation(&self) -> Option<u64> {
+        let served = self.served.generation()?;
+        let own = self.hardware.digest().filter(|_| self.faults.is_empty())?;
+        Some(own.wrapping_add(served))
+    }
+
     fn usage(&self, visible: &CardUuid) -> Result<CardUsage, BackendError> {
         let unsupported = || BackendError::Unsupported { what: format!("usage of {visible}") };
         self.served.of(visible).ok_or_else(unsupported)?.usage(visible)

@@ -38,6 +38,11 @@ impl ServedCards {
         Ok(library.partitions()?.into_iter().filter(|live| self.has(&live.at.card)).collect())
     }
 
+    /// The library's generation; 0 if it serves no card.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.library.as_ref().map_or(Some(0), |library| library.generation())
+    }
+
     /// Puts what the library tells into the cards: what they can be cut into, what exists on them, whether they work.
     pub(crate) fn look(&self, cards: &mut [Card]) -> Result<(), BackendError> {
         let Some(library) = &self.library else { return Ok(()) };

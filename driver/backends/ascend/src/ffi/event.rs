@@ -2,6 +2,7 @@
 
 // UNSAFETY: the event lies behind a pointer of the library's.
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ const WAITING_MAX: usize = 256;
 
 static QUEUES: Mutex<Vec<Queue>> = Mutex::new(Vec::new());
 static NEWS: Condvar = Condvar::new();
+/// Events of all chips so far.
+static DELIVERED: AtomicU64 = AtomicU64::new(0);
 
 /// What waits for one watcher.
 #[derive(Debug)]
@@ -42,11 +45,17 @@ fn queues() -> MutexGuard<'static, Vec<Queue>> {
     QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How many events the library delivered so far.
+pub(crate) fn delivered() -> u64 {
+    DELIVERED.load(Ordering::Acquire)
+}
+
 /// Takes an event from the library.
 pub(crate) extern "C" fn deliver(event: *const Event) {
     if event.is_null() {
         return;
     }
+    DELIVERED.fetch_add(1, Ordering::AcqRel);
     // SAFETY: not null, and an event by the call's contract; unaligned is allowed for.
     let event = unsafe { event.read_unaligned() };
     let Event { id, device, severity, assertion, .. } = event;
