@@ -1,0 +1,106 @@
+//! Pages of the program that its start needed, given back once the agent serves.
+//!
+//! A start runs through most of the program once: options, driver libraries to install, catalogue, TLS, the first publication.
+//! The kernel maps the file in large pieces and keeps them mapped until memory is short. The pages of a mapping that nothing
+//! wrote are the file's; the next use maps them again, from the page cache or else from the disk.
+
+#![expect(unsafe_code, reason = "the kernel is told which pages of this program it may unmap")]
+
+use std::ffi::c_void;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use nix::sys::mman::{MmapAdvise, madvise};
+use tokio::sync::watch;
+
+use crate::ports::Publication;
+
+/// Waits until the server has the slices, then gives the pages back.
+pub(super) async fn release_when_in_sync(mut publication: watch::Receiver<Publication>) {
+    if publication.wait_for(|observed| observed.in_sync).await.is_err() {
+        return;
+    }
+    match tokio::task::spawn_blocking(release).await {
+        Ok(Ok(mappings)) => tracing::debug!(mappings, "pages of the start are given back"),
+        Ok(Err(error)) => tracing::debug!("pages of the start stay: {error}"),
+        Err(_) => {}
+    }
+}
+
+/// Unmaps what this program's file alone can restore; from how many mappings.
+fn release() -> io::Result<usize> {
+    let program = fs::read_link("/proc/self/exe")?;
+    let (program, smaps) = (program.display().to_string(), fs::read_to_string("/proc/self/smaps")?);
+    let mappings = unwritten(&smaps, &program);
+    for mapping in &mappings {
+        let Some(at) = NonNull::new(std::ptr::without_provenance_mut::<c_void>(mapping.start)) else {
+            continue;
+        };
+        // SAFETY: a private mapping of the running program, not writable and without a page of its own, so that each page is
+        // the file's. The kernel lets no one write the file of a running program (ETXTBSY), so a page that is mapped again is
+        // the same. Relocated data has pages of its own and is left out.
+        unsafe { madvise(at, mapping.len(), MmapAdvise::MADV_DONTNEED) }?;
+    }
+    Ok(mappings.len())
+}
+
+/// Mappings of a program in the text of `smaps` that are not writable and have no page of their own.
+fn unwritten(smaps: &str, program: &str) -> Vec<Range<usize>> {
+    let mut found: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut of_program = false;
+    for line in smaps.lines() {
+        if let Some((range, permissions, path)) = header(line) {
+            of_program = path == program && !permissions.contains('w') && permissions.ends_with('p');
+            if of_program {
+                found.push((range, false));
+            }
+        } else if of_program
+            && let Some(("Anonymous", amount)) = line.split_once(':')
+            && let Some((_, is_files)) = found.last_mut()
+        {
+            *is_files = amount.trim() == "0 kB";
+        }
+    }
+    found.into_iter().filter(|(_, is_files)| *is_files).map(|(range, _)| range).collect()
+}
+
+/// Range, permissions and path of a mapping's first line.
+fn header(line: &str) -> Option<(Range<usize>, &str, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let address = |text: &str| usize::from_str_radix(text, 16).ok();
+    let permissions = words.next()?;
+    // Offset, device and inode.
+    let path = words.nth(3).unwrap_or_default();
+    Some((address(start)?..address(end)?, permissions, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_with_pages_of_their_own_are_left_out() {
+        let smaps = "\
+            55d0c0000000-55d0c0400000 r--p 00000000 fe:00 42 /usr/bin/aliquot\n\
+            Rss: 4096 kB\nPrivate_Dirty: 0 kB\nAnonymous:             0 kB\nVmFlags: rd mr mw me sd\n\
+            55d0c0400000-55d0c1000000 r-xp 00400000 fe:00 42 /usr/bin/aliquot\n\
+            Anonymous:             0 kB\n\
+            55d0c1000000-55d0c1100000 r--p 01000000 fe:00 42 /usr/bin/aliquot\n\
+            Anonymous:          1024 kB\n\
+            55d0c1100000-55d0c1200000 rw-p 01100000 fe:00 42 /usr/bin/aliquot\n\
+            Anonymous:             0 kB\n\
+            7f0000000000-7f0000001000 r-xp 00000000 fe:00 43 /usr/lib/libc.so.6\n\
+            Anonymous:             0 kB\n";
+        let expected = [0x55d0_c000_0000..0x55d0_c040_0000, 0x55d0_c040_0000..0x55d0_c100_0000];
+        assert_eq!(unwritten(smaps, "/usr/bin/aliquot"), expected);
+    }
+
+    #[test]
+    fn program_goes_on_without_its_pages() {
+        assert!(release().unwrap() >= 2);
+        assert!(release().unwrap() >= 2);
+    }
+}
