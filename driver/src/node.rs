@@ -85,6 +85,8 @@ pub struct NodeParts {
     pub server: ServerVersion,
     /// What is published already; `None`: to be made from cards and policy when it is needed.
     pub offers: Option<Arc<Offers>>,
+    /// The shim that containers load; [`aliquot_libraries::SHIM`] in service.
+    pub shim: &'static [u8],
     /// The disk; [`Disk::default`] in service.
     pub disk: Disk,
     /// Measures contexts; `None`: this node does not.
@@ -219,6 +221,7 @@ impl NodeParts {
             policy,
             server,
             offers: None,
+            shim: aliquot_libraries::SHIM,
             disk: Disk::default(),
             gauge: gauges::gauge(hardware.contexts),
             on_wait: |_| {},

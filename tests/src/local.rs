@@ -186,6 +186,7 @@ impl Local {
             policy: LayoutPolicy::default(),
             server: ServerVersion::with_default_gates(37, 0),
             offers: None,
+            shim: aliquot_libraries::SHIM,
             disk: Disk::default(),
             gauge: None,
             on_wait: |_| {},

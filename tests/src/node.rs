@@ -125,6 +125,7 @@ impl World {
             policy: self.policy.clone(),
             server: ServerVersion::with_default_gates(37, 2),
             offers: self.offers.get().cloned(),
+            shim: aliquot_libraries::SHIM,
             disk,
             gauge: None,
             on_wait: |_| {},

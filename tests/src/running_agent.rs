@@ -11,13 +11,13 @@ use std::time::Duration;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::ServerVersion;
-use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentParts};
+use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentPace, AgentParts};
 use aliquot_driver::agent::governors::Governors;
 use aliquot_driver::agent::store::NodeStore;
 use aliquot_driver::agent::takeover::{NodeSource, OpenNode};
 use aliquot_driver::disk::Disk;
 use aliquot_driver::kube::pod_names::PodNames;
-use aliquot_driver::node::{Access, Dirs, Node};
+use aliquot_driver::node::{Access, Dirs, Node, OpenError};
 use aliquot_driver::ports::{
     AgentError, AgentEvent, BoxFuture, ClaimReader, ClaimReference, DesiredSlices, DeviceStatus, EventSink,
     Publication, StatusWriter,
@@ -32,6 +32,10 @@ use crate::node::World;
 
 /// Longest wait of an agent for the one before it.
 const TAKEOVER: Duration = Duration::from_secs(60);
+
+/// Looks follow each other ten times as fast as in service.
+pub const PACE: AgentPace =
+    AgentPace { look: Duration::from_millis(500), overlap: AgentPace::SERVICE.overlap };
 
 /// What the agent sees of a cluster, and what it wrote there.
 #[derive(Default)]
@@ -211,7 +215,7 @@ impl RunningAgent {
     /// Starts an agent on a node with a server of this version.
     #[must_use]
     pub fn start(node: Node, kubelet: &FakeKubelet, cluster: &Arc<FakeCluster>, pod: Option<&str>) -> Self {
-        Self::from(NodeSource::Open(open(node, |store| store)), kubelet, cluster, pod)
+        Self::from(NodeSource::Open(open(node, |store| store, PACE)), kubelet, cluster, pod, PACE)
     }
 
     /// Starts an agent that opens the node as soon as another agent has closed it. `watched` may put itself before the node.
@@ -224,18 +228,37 @@ impl RunningAgent {
         watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore> + Send + 'static,
     ) -> Self {
         let (parts, dirs) = (world.parts(Disk::default()), Dirs::in_state(world.state()));
-        let opening = tokio::task::spawn_blocking(move || Node::open(parts, &dirs, Access::Own(TAKEOVER)));
-        let node = async move { Ok(open(opening.await.unwrap()?.0, watched)) };
-        Self::from(NodeSource::Awaited(Box::pin(node)), kubelet, cluster, Some(pod))
+        let opens = move || Node::open(parts, &dirs, Access::Own(TAKEOVER)).map(|(node, _)| node);
+        Self::opening(opens, kubelet, cluster, pod, watched)
+    }
+
+    /// As [`RunningAgent::after_another`], with a node that `opens` opens.
+    #[must_use]
+    pub fn opening(
+        opens: impl FnOnce() -> Result<Node, OpenError> + Send + 'static,
+        kubelet: &FakeKubelet,
+        cluster: &Arc<FakeCluster>,
+        pod: &str,
+        watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore> + Send + 'static,
+    ) -> Self {
+        let opening = tokio::task::spawn_blocking(opens);
+        let node = async move { Ok(open(opening.await.unwrap()?, watched, PACE)) };
+        Self::from(NodeSource::Awaited(Box::pin(node)), kubelet, cluster, Some(pod), PACE)
+    }
+
+    /// As [`RunningAgent::start`], at another pace.
+    #[must_use]
+    pub fn paced(node: Node, kubelet: &FakeKubelet, cluster: &Arc<FakeCluster>, pace: AgentPace) -> Self {
+        Self::from(NodeSource::Open(open(node, |store| store, pace)), kubelet, cluster, None, pace)
     }
 
     /// Starts an agent that comes to its node in this way.
-    #[must_use]
-    pub fn from(
+    fn from(
         node: NodeSource,
         kubelet: &FakeKubelet,
         cluster: &Arc<FakeCluster>,
         pod: Option<&str>,
+        pace: AgentPace,
     ) -> Self {
         let server = Some(ServerVersion::with_default_gates(37, 2));
         let (publication, observed) = watch::channel(Publication { server, ..Publication::default() });
@@ -256,6 +279,7 @@ impl RunningAgent {
             plugin: kubelet.plugin_dir(),
             pod: pod.map(str::to_owned),
             metrics: Some(metrics),
+            pace,
         };
         let task = tokio::spawn(async move {
             let stop = async { drop(stopped.await) };
@@ -272,6 +296,12 @@ impl RunningAgent {
         ended.unwrap().unwrap().unwrap();
     }
 
+    /// Why it ended by itself.
+    pub async fn failure(self) -> AgentFailure {
+        let ended = tokio::time::timeout(Duration::from_secs(30), self.task).await;
+        ended.unwrap().unwrap().unwrap_err()
+    }
+
     /// Ends it without any of its own steps, as a kill does; its node is gone when this returns.
     pub async fn kill(self) {
         self.task.abort();
@@ -279,12 +309,16 @@ impl RunningAgent {
     }
 }
 
-/// A node and its governors as an agent has them.
-fn open(node: Node, watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore>) -> OpenNode {
+/// A node and its governors as an agent has them. A lost card is on trial for two looks, as in service.
+fn open(
+    node: Node,
+    watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore>,
+    pace: AgentPace,
+) -> OpenNode {
     let grants = node.grants_dir().to_owned();
     let state = grants.with_file_name("");
     let cards = SimulatedCards { state: state.clone(), libraries: state.join("lib") };
-    let governors = Governors::new(state, grants, Arc::new(cards));
+    let governors = Governors::new(state, grants, Arc::new(cards)).with_trial(pace.look * 2);
     OpenNode { store: watched(store(node)), governors: Arc::new(Mutex::new(governors)) }
 }
 

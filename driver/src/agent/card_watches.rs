@@ -30,7 +30,7 @@ use crate::health::{HealthBook, era};
 use crate::run::cards::{Cards, Events};
 use crate::run::watch::{self, EventSource};
 
-/// A card that was lost is watched for so long before it takes claims again: two looks at the node's state.
+/// A card that was lost is watched for so long before it takes claims again, in service: two looks at the node's state.
 const TRIAL: Duration = Duration::from_secs(10);
 
 /// Watches of the cards of a node, and of parts that report for themselves.
@@ -39,6 +39,8 @@ pub(super) struct CardWatches {
     book: HealthBook,
     era: Era,
     watches: BTreeMap<CardUuid, Watch>,
+    /// How long a card that was lost is on trial.
+    pub(super) trial: Duration,
     /// What the log says of cards without a watch.
     said: BTreeMap<CardUuid, String>,
 }
@@ -56,7 +58,7 @@ struct Watch {
 impl CardWatches {
     pub(super) fn new(cards: Arc<dyn Cards + Send + Sync>, state: &Path) -> Self {
         let (book, era) = (HealthBook::of(state), era(cards.driver_load()));
-        Self { cards, book, era, watches: BTreeMap::new(), said: BTreeMap::new() }
+        Self { cards, book, era, watches: BTreeMap::new(), trial: TRIAL, said: BTreeMap::new() }
     }
 
     /// Watches every card that answers, and ends the loss of those that are proved to work.
@@ -145,7 +147,7 @@ impl CardWatches {
             return;
         }
         let now = clock::now();
-        if now.duration_since(*watch.trial.get_or_insert(now)) < TRIAL {
+        if now.duration_since(*watch.trial.get_or_insert(now)) < self.trial {
             return;
         }
         match node.missing_partitions(card) {
@@ -164,7 +166,7 @@ impl CardWatches {
             Ok(()) => tracing::info!(
                 card = %card,
                 "the loss is over: it answers under its UUID, has its partitions and was watched for {} s",
-                TRIAL.as_secs()
+                self.trial.as_secs()
             ),
             Err(error) => tracing::error!(card = %card, "its loss cannot be cleared: {}", chain(&error)),
         }

@@ -41,6 +41,24 @@ pub struct AgentConfig {
     pub pod: Option<String>,
     /// Address of `/metrics`, `/healthz` and `/readyz`; `None`: not served.
     pub metrics: Option<SocketAddr>,
+    /// How long it waits.
+    pub pace: AgentPace,
+}
+
+/// How long an agent waits.
+#[derive(Clone, Copy, Debug)]
+pub struct AgentPace {
+    /// Time between two looks at the node without a change.
+    pub look: Duration,
+    /// Longest wait of a prepare for an overlap to end. The kubelet's next try would come after 60 to 90 s.
+    pub overlap: Duration,
+}
+
+// === impl AgentPace ===
+
+impl AgentPace {
+    /// In service.
+    pub const SERVICE: Self = Self { look: Duration::from_secs(5), overlap: Duration::from_secs(20) };
 }
 
 /// What the agent is made of.
@@ -132,6 +150,7 @@ pub async fn run(
         reader: parts.reader,
         metrics: Arc::clone(&metrics),
         changed,
+        overlap: config.pace.overlap,
         outcomes: Arc::new(reporter.sink()),
     };
     let state = StateStart {
@@ -140,6 +159,7 @@ pub async fn run(
         stopped,
         outputs: StateOutputs { desired: wanted, health, uses, view },
         own,
+        again: config.pace.look,
     };
     let (state, node) = match parts.node {
         NodeSource::Open(node) => (StateTask::Running(state.start(node)), None),
@@ -190,6 +210,7 @@ struct StateStart {
     stopped: watch::Receiver<bool>,
     outputs: StateOutputs,
     own: watch::Sender<Option<Arc<dyn NodeStore>>>,
+    again: Duration,
 }
 
 // === impl StateStart ===
@@ -197,10 +218,10 @@ struct StateStart {
 impl StateStart {
     /// Lets calls through to the node, and follows it.
     fn start(self, node: OpenNode) -> JoinHandle<()> {
-        let Self { changed, publication, stopped, outputs, own } = self;
+        let Self { changed, publication, stopped, outputs, own, again } = self;
         own.send_replace(Some(Arc::clone(&node.store)));
-        let inputs =
-            StateInputs { node: node.store, changed, publication, stopped, governors: node.governors };
+        let OpenNode { store: node, governors } = node;
+        let inputs = StateInputs { node, changed, publication, stopped, governors, again };
         tokio::spawn(state::run(inputs, outputs))
     }
 }

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
@@ -56,6 +57,13 @@ impl Governors {
     pub fn new(state: PathBuf, grants: PathBuf, cards: Arc<dyn Cards + Send + Sync>) -> Self {
         let watches = CardWatches::new(Arc::clone(&cards), &state);
         Self { state, grants, cards, running: BTreeMap::new(), watches }
+    }
+
+    /// The same; a lost card is on trial for so long.
+    #[must_use]
+    pub fn with_trial(mut self, trial: Duration) -> Self {
+        self.watches.trial = trial;
+        self
     }
 
     fn limited<'v>(&self, claims: &'v [HeldClaim]) -> BTreeMap<CardUuid, LimitedCard<'v>> {

@@ -32,8 +32,6 @@ use crate::printable;
 const CALL: Duration = Duration::from_secs(40);
 /// Longest wait for one answer of the API server.
 const READ: Duration = Duration::from_secs(10);
-/// Longest wait for an overlap to end. The kubelet's next try would come after 60 to 90 s.
-const OVERLAP: Duration = Duration::from_secs(20);
 /// Longest wait for an earlier agent to release the node; its answer precedes the end of the call.
 const TAKEOVER: Duration = Duration::from_secs(35);
 /// Most claims of one call. A Pod has far fewer; more would only fill memory.
@@ -80,6 +78,8 @@ pub struct ServiceParts {
     pub metrics: Arc<Metrics>,
     /// Goes up with every change of the ledger.
     pub changed: watch::Sender<u64>,
+    /// Longest wait for an overlap to end.
+    pub overlap: Duration,
     /// Learns of every operation.
     pub outcomes: Arc<dyn OutcomeSink>,
 }
@@ -262,7 +262,7 @@ impl ServiceState {
         claim: ResourceClaim,
     ) -> Result<Vec<WireDevice>, AgentError> {
         let claim = Arc::new(claim);
-        let deadline = clock::now() + OVERLAP;
+        let deadline = clock::now() + self.parts.overlap;
         loop {
             let released = self.released.notified();
             let attempt = Arc::clone(&claim);

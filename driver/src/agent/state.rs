@@ -22,8 +22,6 @@ use crate::error_text::chain;
 use crate::kubelet::health::HealthList;
 use crate::ports::{DesiredSlices, DeviceHealth, HealthWord, Publication};
 
-/// The hardware is read again after so long without a change.
-const AGAIN: Duration = Duration::from_secs(5);
 /// Changes of the ledger within this time are published together: each may change the order of devices.
 const DEBOUNCE: Duration = Duration::from_millis(500);
 
@@ -39,6 +37,8 @@ pub struct StateInputs {
     pub stopped: watch::Receiver<bool>,
     /// What governs cards in use.
     pub governors: Arc<Mutex<dyn CardsInUse>>,
+    /// Time between two looks without a change.
+    pub again: Duration,
 }
 
 /// What the task writes; each value only if it differs.
@@ -79,7 +79,7 @@ pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
             () = stop(&mut inputs.stopped) => return,
             () = another_server(&mut inputs.publication, server) => Duration::ZERO,
             Ok(()) = inputs.changed.changed() => DEBOUNCE,
-            () = tokio::time::sleep(AGAIN) => Duration::ZERO,
+            () = tokio::time::sleep(inputs.again) => Duration::ZERO,
         };
         tokio::time::sleep(settle).await;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use aliquot_core::id::NodeName;
 use tracing_subscriber::EnvFilter;
 
-use crate::agent::composition::AgentConfig;
+use crate::agent::composition::{AgentConfig, AgentPace};
 use crate::agent::start::{self, AgentSettings, HardwareSettings};
 use crate::error_text::chain;
 use crate::hardware::vendors::HostRoots;
@@ -142,6 +142,7 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
             plugin: plugin.unwrap_or_else(|| args.kubelet_root.join("plugins/aliquot.dev")),
             pod: args.pod_uid.clone().filter(|uid| !uid.is_empty()),
             metrics,
+            pace: AgentPace::SERVICE,
         },
     })
 }

@@ -70,7 +70,7 @@ impl Site {
     pub(super) fn for_service(mut self) -> Self {
         self.files = self.files.until_power_fails();
         self.loss = LossEnds::ByProof;
-        match ShimCopies::start(&self.state) {
+        match ShimCopies::start(&self.state, self.parts.shim) {
             Ok(shims) => self.shims = Some(shims),
             Err(error) => tracing::warn!("no copies of the shim are made ahead: {error}"),
         }
@@ -84,6 +84,7 @@ impl Site {
             backend: self.parts.backend.as_ref(),
             grants: self.grants.clone(),
             cdi: &self.cdi,
+            shim: self.parts.shim,
             shims: self.shims.as_ref(),
         }
     }

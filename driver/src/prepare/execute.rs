@@ -34,6 +34,8 @@ pub(crate) struct Hands<'a> {
     pub(crate) cdi: &'a CdiDir,
     /// Copies of the shim made ahead, in a long-lived process.
     pub(crate) shims: Option<&'a ShimCopies>,
+    /// The shim that containers load.
+    pub(crate) shim: &'static [u8],
 }
 
 /// What came of a plan.
@@ -194,7 +196,10 @@ fn ensure_grant(
     }
     if limits_anything(&limits) && kind == ClaimKind::Container {
         let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
-        if preload::ensure(&disk, &claim, hands.shims).map_err(failed(&claim))? == WriteOutcome::Something {
+        if preload::ensure(&disk, &claim, preload::ShimSource { bytes: hands.shim, copies: hands.shims })
+            .map_err(failed(&claim))?
+            == WriteOutcome::Something
+        {
             act = StepEffect::Done;
         }
     }

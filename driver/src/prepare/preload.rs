@@ -28,9 +28,16 @@ fn list(claim: &Path) -> PathBuf {
     claim.join(LIST_NAME)
 }
 
+/// The shim of this node, and copies of it that are ready.
+#[derive(Clone, Copy)]
+pub(super) struct ShimSource<'a> {
+    pub(super) bytes: &'static [u8],
+    pub(super) copies: Option<&'a ShimCopies>,
+}
+
 /// Puts both files into the directory of a claim, where they are not there already.
-pub(super) fn ensure(disk: &Disk, claim: &Path, copies: Option<&ShimCopies>) -> io::Result<WriteOutcome> {
-    let shim = ensure_shim(disk, &shim(claim), copies)?;
+pub(super) fn ensure(disk: &Disk, claim: &Path, source: ShimSource<'_>) -> io::Result<WriteOutcome> {
+    let shim = ensure_shim(disk, &shim(claim), source)?;
     let (path, bytes) = (list(claim), preload::LIST.as_bytes());
     if holds(&path, bytes) {
         return Ok(shim);
@@ -39,10 +46,11 @@ pub(super) fn ensure(disk: &Disk, claim: &Path, copies: Option<&ShimCopies>) -> 
     Ok(WriteOutcome::Something)
 }
 
-fn ensure_shim(disk: &Disk, path: &Path, copies: Option<&ShimCopies>) -> io::Result<WriteOutcome> {
+fn ensure_shim(disk: &Disk, path: &Path, source: ShimSource<'_>) -> io::Result<WriteOutcome> {
+    let ShimSource { bytes, copies } = source;
     let whole = match copies {
         Some(copies) => copies.holds(path),
-        None => holds(path, aliquot_libraries::SHIM),
+        None => holds(path, bytes),
     };
     if whole {
         return Ok(WriteOutcome::Nothing);
@@ -53,7 +61,7 @@ fn ensure_shim(disk: &Disk, path: &Path, copies: Option<&ShimCopies>) -> io::Res
             return Ok(WriteOutcome::Something);
         }
     }
-    disk.place(path, aliquot_libraries::SHIM, Mode::ReadOnly)?;
+    disk.place(path, bytes, Mode::ReadOnly)?;
     Ok(WriteOutcome::Something)
 }
 

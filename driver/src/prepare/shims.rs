@@ -28,6 +28,7 @@ const DIRECTORY: &str = "shims";
 
 /// The copies of a node. The thread that writes them ends with the value.
 pub(crate) struct ShimCopies {
+    shim: &'static [u8],
     ready: Arc<Mutex<Vec<PathBuf>>>,
     /// Files that were found to be whole, as they were then.
     whole: Mutex<BTreeMap<PathBuf, Inode>>,
@@ -56,11 +57,11 @@ impl Inode {
 // === impl ShimCopies ===
 
 impl ShimCopies {
-    /// Begins to write copies below this state directory.
+    /// Begins to write copies of a shim below this state directory.
     ///
     /// # Errors
     /// The directory cannot be made, or there is no thread.
-    pub(crate) fn start(state: &Path) -> io::Result<Self> {
+    pub(crate) fn start(state: &Path, shim: &'static [u8]) -> io::Result<Self> {
         let dir = state.join(DIRECTORY);
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -70,9 +71,9 @@ impl ShimCopies {
         let ready = Arc::new(Mutex::new(Vec::new()));
         let (taken, wanted) = sync_channel(1);
         let copies = Arc::clone(&ready);
-        let write = move || keep_ready(&dir, &copies, &wanted);
+        let write = move || keep_ready(&dir, shim, &copies, &wanted);
         let writer = thread::Builder::new().name("aliquot-shims".to_owned()).spawn(write)?;
-        Ok(Self { ready, whole: Mutex::default(), taken: Some(taken), writer: Some(writer) })
+        Ok(Self { shim, ready, whole: Mutex::default(), taken: Some(taken), writer: Some(writer) })
     }
 
     /// Puts a copy at this path, where no file is; whether one was ready.
@@ -96,7 +97,7 @@ impl ShimCopies {
         if now.is_some() && self.whole.lock().get(path).copied() == now {
             return true;
         }
-        let whole = holds(path, aliquot_libraries::SHIM);
+        let whole = holds(path, self.shim);
         if whole {
             self.note_whole(path);
         }
@@ -126,12 +127,12 @@ impl Drop for ShimCopies {
 }
 
 /// Writes copies whenever some are taken, until the node is closed.
-fn keep_ready(dir: &Path, ready: &Mutex<Vec<PathBuf>>, wanted: &Receiver<()>) {
+fn keep_ready(dir: &Path, shim: &[u8], ready: &Mutex<Vec<PathBuf>>, wanted: &Receiver<()>) {
     let mut next = 0_u64;
     loop {
         while ready.lock().len() < READY {
             let path = dir.join(next.to_string());
-            if let Err(error) = write_copy(&path) {
+            if let Err(error) = write_copy(&path, shim) {
                 tracing::warn!("{}: no copy of the shim is made ahead: {error}", path.display());
                 return;
             }
@@ -147,9 +148,9 @@ fn keep_ready(dir: &Path, ready: &Mutex<Vec<PathBuf>>, wanted: &Receiver<()>) {
     }
 }
 
-fn write_copy(path: &Path) -> io::Result<()> {
+fn write_copy(path: &Path, shim: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o444).open(path)?;
-    file.write_all(aliquot_libraries::SHIM)?;
+    file.write_all(shim)?;
     // The mode given at creation is cut by the umask.
     file.set_permissions(fs::Permissions::from_mode(0o444))
 }
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn shim_copies_are_files_of_their_own_and_read_once() {
         let state = tempfile::tempdir().unwrap();
-        let copies = ShimCopies::start(state.path()).unwrap();
+        let copies = ShimCopies::start(state.path(), b"shim").unwrap();
         let paths: Vec<PathBuf> = (0..40).map(|n| state.path().join(format!("claim-{n}"))).collect();
         let mut inodes = std::collections::BTreeSet::new();
         for path in &paths {

@@ -6,54 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::dra::ResourceClaim;
-use aliquot_core::id::{CardUuid, ClaimUid};
-use aliquot_core::offer::ServerVersion;
-use aliquot_core::ports::{BackendError, PartitionAt};
-use aliquot_driver::agent::store::{NodeStore, NodeView};
-use aliquot_driver::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
+use aliquot_tests::watched_store::{StoreCall, WatchedStore};
 use parking_lot::{Condvar, Mutex};
 
 /// Pods of each of two cards. A node has 110 Pods by default; a card has 100 percent.
 const PODS: usize = 100;
-
-/// A node with a card whose driver does not answer for now.
-struct Hanging {
-    node: Arc<dyn NodeStore>,
-    gate: Arc<(Mutex<bool>, Condvar)>,
-}
-
-impl NodeStore for Hanging {
-    fn prepare(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
-        if claim.uid.starts_with("slow") {
-            let (hangs, answers) = &*self.gate;
-            answers.wait_while_for(&mut hangs.lock(), |hangs| *hangs, Duration::from_secs(60));
-        }
-        self.node.prepare(claim)
-    }
-
-    fn monitor(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
-        self.node.monitor(claim)
-    }
-
-    fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
-        self.node.release(uid)
-    }
-
-    fn end_runs(&self) -> Vec<String> {
-        self.node.end_runs()
-    }
-
-    fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError> {
-        self.node.missing_partitions(card)
-    }
-
-    fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
-        self.node.view(server)
-    }
-}
 
 /// One call for each Pod, as the kubelet makes them.
 fn prepare_all(plugin: &Plugin, kind: &'static str) -> Vec<tokio::task::JoinHandle<Result<usize, String>>> {
@@ -85,7 +45,14 @@ async fn burst_of_pods_is_prepared_beside_a_hanging_card() {
     drop(node);
     let gate = Arc::new((Mutex::new(true), Condvar::new()));
     let hanging = Arc::clone(&gate);
-    let watched = move |node| Arc::new(Hanging { node, gate: hanging }) as Arc<dyn NodeStore>;
+    // The driver of the first card does not answer for now.
+    let hang = move |call: StoreCall<'_>| {
+        let (hangs, answers) = &*hanging;
+        if matches!(call, StoreCall::Prepare(claim) if claim.uid.starts_with("slow")) {
+            answers.wait_while_for(&mut hangs.lock(), |hangs| *hangs, Duration::from_secs(60));
+        }
+    };
+    let watched = move |node| WatchedStore::new(node, hang);
     let agent = RunningAgent::after_another(&world, &kubelet, &cluster, "pod", watched);
     let plugin = kubelet.register().await;
     let slow = prepare_all(&plugin, "slow");

@@ -158,3 +158,36 @@ fn agent_may_do_no_more_than_it_does() {
     assert_eq!(role.matches("resourceNames: [aliquot.dev]").count(), 1);
     assert!(!role.contains('*'), "a wildcard grants more than is needed: {role}");
 }
+
+#[test]
+fn image_has_stages_paths_and_words_that_exist() {
+    let file = text("deploy/Dockerfile");
+    let lines =
+        |word: &str| -> Vec<&str> { file.lines().filter_map(|line| line.strip_prefix(word)).collect() };
+    let [build, base] = lines("FROM ")[..] else { unreachable!("{file}") };
+    let (image, stage) = build.split_once(" AS ").unwrap();
+    let needed =
+        text("Cargo.toml").lines().find_map(|line| line.strip_prefix("rust-version = ").map(str::to_owned));
+    let tag = image.rsplit_once(':').unwrap().1;
+    assert!(
+        tag.starts_with(needed.unwrap().trim_matches('"')),
+        "{image} builds with the oldest compiler that can"
+    );
+    // Both are of one Debian release: the program needs the C library that it was linked to.
+    assert!(tag.ends_with("bookworm") && base.ends_with("debian12"), "{image}, {base}");
+    let copied: Vec<&str> = lines("COPY ")
+        .into_iter()
+        .find_map(|copy| copy.strip_prefix("--from="))
+        .unwrap()
+        .split(' ')
+        .collect();
+    let [from, made, installed] = copied[..] else { unreachable!("{copied:?}") };
+    assert_eq!(from, stage);
+    assert!(file.contains(&format!("strip -o {made} target/release/aliquot")), "{made} is made by the build");
+    assert_eq!(lines("ENTRYPOINT "), [format!("[\"{installed}\"]")]);
+    let command: Vec<String> = serde_json::from_str(lines("CMD ")[0]).unwrap();
+    let words: Vec<&str> = std::iter::once("aliquot").chain(command.iter().map(String::as_str)).collect();
+    aliquot(&[&words[..], &["--help"]].concat());
+    // What is built in the checkout stays out of the image's context.
+    assert!(text(".dockerignore").lines().any(|line| line == "target"));
+}

@@ -19,7 +19,7 @@ const PARTITION: Want = Want { card: 0, part: "1g.10gb at 0", memory_mib: None, 
 const OF_THE_CARD: u64 = 48;
 const OF_A_PROGRAM: u64 = 13;
 /// Longer than a lost card is on trial, and the looks before and behind it.
-const BEYOND_TRIAL: Duration = Duration::from_secs(25);
+const BEYOND_TRIAL: Duration = Duration::from_millis(3500);
 
 /// A node without runs, and its agent.
 struct Bench {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aliquot_backend_sim::Personality;
 use aliquot_core::dra::{AttributeValue, ResourceClaim};
-use aliquot_core::ports::{DeviceBackend, ExpectedPartition};
+use aliquot_core::ports::DeviceBackend as _;
 use aliquot_driver::ports::{DesiredSlices, EventObject, EventSeverity, Truth};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
@@ -348,105 +348,6 @@ async fn wait_for_an_overlap_ends_with_the_agent() {
     let refused = next.await.unwrap().remove("next").unwrap().unwrap_err();
     assert!(refused.contains("holder"), "{refused}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-}
-
-/// A number sequence that its seed determines.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % limit
-    }
-}
-
-/// What happens between two agents.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    /// Nothing.
-    Again,
-    /// The machine starts anew: the CDI directory is empty, and instances are gone.
-    Reboot,
-}
-
-impl Bench {
-    /// Kills the agent and starts another one on what is left.
-    async fn restart(self, start: Start) -> Self {
-        let Self { world, kubelet, cluster, agent, plugin } = self;
-        drop(plugin);
-        agent.kill().await;
-        if start == Start::Reboot {
-            // A directory that no claim has needed yet is absent.
-            drop(std::fs::remove_dir_all(world.state().join("cdi")));
-            for live in world.live() {
-                world.hardware().destroy_partition(&live.at, &ExpectedPartition::Any).unwrap();
-            }
-        }
-        let (node, recovery) = eventually(|| world.try_open(None).ok()).await;
-        assert!(recovery.problems.is_empty(), "{:?}", recovery.problems);
-        node.invariants().unwrap();
-        let agent = RunningAgent::start(node, &kubelet, &cluster, None);
-        let plugin = kubelet.register().await;
-        Self { world, kubelet, cluster, agent, plugin }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn random_calls_kills_outages_and_errors_converge() {
-    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| std::process::id().into());
-    println!("seed {seed}");
-    let mut random = Random(seed);
-    let (small, slice) = (SHARE, Want { part: "1g.10gb at 2", ..PARTITION });
-    // All but the second are on the card that breaks.
-    let shapes: [&[Want]; 4] = [&[small], &[PARTITION], &[small, slice], &[small, small]];
-    let uids: Vec<String> = (0..4).map(|n| format!("c{n}")).collect();
-    let claims: Vec<(&str, &[Want])> = uids.iter().map(String::as_str).zip(shapes).collect();
-    let mut bench = Bench::new("mixed", &claims).await;
-    let card = bench.world.hardware().discover().unwrap().cards[2].uuid.clone();
-    let (mut held, mut away, mut works) = (std::collections::BTreeMap::new(), false, true);
-    for _ in 0..80 {
-        let uid = &uids[random.below(uids.len())];
-        match random.below(10) {
-            0..4 => {
-                let answer = bench.prepare(uid).await;
-                let fits = works || uid == "c1" || held.contains_key(uid);
-                assert_eq!(answer.is_ok(), fits && !away, "seed {seed}: {uid}: {answer:?}");
-                if let Ok(names) = answer {
-                    assert_eq!(*held.entry(uid.clone()).or_insert_with(|| names.clone()), names, "{uid}");
-                }
-            }
-            4..6 => {
-                assert_eq!(bench.unprepare(uid).await, "", "seed {seed}: {uid}");
-                held.remove(uid);
-            }
-            6 => bench = bench.restart(Start::Again).await,
-            7 => bench = bench.restart(Start::Reboot).await,
-            8 => {
-                away = !away;
-                bench.cluster.set_away(away);
-            }
-            _ => {
-                works = !works;
-                let broken = aliquot_core::card::Health::Unhealthy("it smells".to_owned());
-                let health = if works { aliquot_core::card::Health::Healthy } else { broken };
-                bench.world.hardware().set_health(&card, &health).unwrap();
-            }
-        }
-        let node = bench.world.look().unwrap();
-        node.invariants().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        assert_eq!(node.claims().count(), held.len(), "seed {seed}");
-        let cdi = std::fs::read_dir(bench.world.state().join("cdi")).into_iter().flatten().count();
-        assert_eq!(cdi, held.len(), "seed {seed}");
-    }
-    for uid in &uids {
-        assert_eq!(bench.unprepare(uid).await, "");
-    }
-    assert!(bench.world.live().is_empty());
-    bench.agent.stop().await;
-    let node = bench.world.open();
-    node.invariants().unwrap();
-    assert_eq!(std::fs::read_dir(node.grants_dir()).unwrap().count(), 0);
 }
 
 /// Reasons of the node's Events so far.

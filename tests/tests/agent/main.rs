@@ -12,4 +12,5 @@ mod hostile_names;
 mod kubelet_protocol;
 mod metrics;
 mod publisher;
+mod random_calls;
 mod rolling_update;

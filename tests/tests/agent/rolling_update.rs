@@ -1,27 +1,32 @@
-//! Two agents on one node, as a rolling update has them: the later one registers, waits, and takes over.
+//! Two agents on one node, as rolling updates and downgrades have them: the later one registers, waits, and takes over; and what
+//! an agent finds that a newer version wrote.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use aliquot_core::dra::ResourceClaim;
-use aliquot_core::id::{CardUuid, ClaimUid};
-use aliquot_core::offer::ServerVersion;
-use aliquot_core::ports::{BackendError, PartitionAt};
-use aliquot_driver::agent::store::{NodeStore, NodeView};
-use aliquot_driver::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
+use aliquot_driver::disk::Disk;
+use aliquot_driver::node::{Access, Dirs, Node, NodeParts, OpenError};
+use aliquot_libraries::SHIM;
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
+use aliquot_tests::journal_text::of_version_2;
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
+use aliquot_tests::watched_store::{StoreCall, WatchedStore};
 use parking_lot::{Condvar, Mutex};
 
 const SHARE: Want = Want { card: 2, part: "card", memory_mib: Some(1024), cores: 5 };
 const PREPARES: usize = 1000;
 const UPDATES: usize = 8;
 const WORKERS: usize = 6;
+/// Longest wait of an agent for the one before it.
+const TAKEOVER: Duration = Duration::from_secs(60);
 
 /// Calls that reached a node.
 #[derive(Default)]
@@ -35,45 +40,49 @@ struct Calls {
     freed: Condvar,
 }
 
-/// A node that counts calls.
-struct Counted {
-    node: Arc<dyn NodeStore>,
-    calls: Arc<Calls>,
-    /// Calls that reached this agent's node.
-    reached: Arc<AtomicUsize>,
+/// What an agent brings along.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Release {
+    /// This version.
+    Current,
+    /// A later one: another shim, and a journal of the next version that this one may read.
+    Next,
 }
 
-impl NodeStore for Counted {
-    fn prepare(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
-        *self.calls.prepares.lock().entry(claim.uid.clone()).or_default() += 1;
-        self.reached.fetch_add(1, SeqCst);
-        let mut held = self.calls.held.lock();
-        self.calls.freed.wait_while(&mut held, |held| *held);
-        drop(held);
-        self.node.prepare(claim)
+impl Release {
+    const fn of(update: usize) -> Self {
+        if update.is_multiple_of(2) { Self::Current } else { Self::Next }
     }
 
-    fn monitor(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
-        self.node.monitor(claim)
+    fn shim(self) -> &'static [u8] {
+        static NEXT: LazyLock<Vec<u8>> = LazyLock::new(|| [SHIM, b"of the next version"].concat());
+        match self {
+            Self::Current => SHIM,
+            Self::Next => &NEXT,
+        }
     }
 
-    fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
-        *self.calls.releases.lock().entry(uid.to_string()).or_default() += 1;
-        self.reached.fetch_add(1, SeqCst);
-        self.node.release(uid)
+    /// Opens the node as this version does.
+    fn open(self, parts: impl Fn() -> NodeParts, state: &Path) -> Result<Node, OpenError> {
+        let open = || {
+            let parts = NodeParts { shim: self.shim(), ..parts() };
+            Node::open(parts, &Dirs::in_state(state), Access::Own(TAKEOVER)).map(|(node, _)| node)
+        };
+        let node = open()?;
+        if self == Self::Current {
+            return Ok(node);
+        }
+        drop(node);
+        write_newer(state, 1);
+        open()
     }
+}
 
-    fn end_runs(&self) -> Vec<String> {
-        self.node.end_runs()
-    }
-
-    fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError> {
-        self.node.missing_partitions(card)
-    }
-
-    fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
-        self.node.view(server)
-    }
+/// Has the journal written by version 2, for readers of this version and later ones.
+fn write_newer(state: &Path, min_reader: u32) {
+    let path = state.join("journal");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, of_version_2(&text, min_reader)).unwrap();
 }
 
 /// One agent of the update.
@@ -81,6 +90,8 @@ struct Generation {
     agent: RunningAgent,
     endpoint: String,
     reached: Arc<AtomicUsize>,
+    /// Whether the node is its own.
+    owns: Arc<AtomicBool>,
 }
 
 /// A node under update.
@@ -108,12 +119,28 @@ impl Bench {
     }
 
     /// Starts the next agent, and waits until the kubelet calls it.
-    async fn next(&self, number: usize) -> Generation {
-        let reached = Arc::new(AtomicUsize::new(0));
-        let (calls, entered) = (Arc::clone(&self.calls), Arc::clone(&reached));
-        let count = move |node| Arc::new(Counted { node, calls, reached: entered }) as Arc<dyn NodeStore>;
+    async fn next(self: &Arc<Self>, number: usize, release: Release) -> Generation {
+        let (reached, owns) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (calls, entered, opened) = (Arc::clone(&self.calls), Arc::clone(&reached), Arc::clone(&owns));
+        let count = move |call: StoreCall<'_>| {
+            entered.fetch_add(1, SeqCst);
+            match call {
+                StoreCall::Prepare(claim) => {
+                    *calls.prepares.lock().entry(claim.uid.clone()).or_default() += 1;
+                    let mut held = calls.held.lock();
+                    calls.freed.wait_while(&mut held, |held| *held);
+                }
+                StoreCall::Release(uid) => *calls.releases.lock().entry(uid.to_string()).or_default() += 1,
+            }
+        };
+        let watched = move |node| {
+            opened.store(true, SeqCst);
+            WatchedStore::new(node, count)
+        };
+        let bench = Arc::clone(self);
+        let opens = move || release.open(|| bench.world.parts(Disk::default()), &bench.world.state());
         let pod = format!("00000000-0000-4000-8000-{number:012}");
-        let agent = RunningAgent::after_another(&self.world, &self.kubelet, &self.cluster, &pod, count);
+        let agent = RunningAgent::opening(opens, &self.kubelet, &self.cluster, &pod, watched);
         let endpoint = loop {
             self.kubelet.reconcile().await;
             let endpoint = self.kubelet.current().map(|plugin| plugin.info.endpoint).unwrap_or_default();
@@ -122,7 +149,7 @@ impl Bench {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
-        Generation { agent, endpoint, reached }
+        Generation { agent, endpoint, reached, owns }
     }
 
     /// Ends an agent after the kubelet's calls have reached its node; some are still in progress there.
@@ -140,15 +167,34 @@ impl Bench {
         plugin
     }
 
-    /// Prepares and unprepares one claim; returns the names of its devices.
-    async fn use_claim(&self, number: usize) -> Result<usize, String> {
+    /// Prepares one claim; returns the number of its devices.
+    async fn prepare(&self, number: usize) -> Result<usize, String> {
         let (name, uid) = (format!("claim-{number}"), format!("c{number}"));
-        let named = [("test", name.as_str(), uid.as_str())];
-        let devices = self.plugin().prepare(&named).await.remove(&uid).unwrap()?;
-        match self.plugin().unprepare(&named).await.remove(&uid).unwrap() {
-            error if error.is_empty() => Ok(devices.len()),
+        let devices = self.plugin().prepare(&[("test", &name, &uid)]).await.remove(&uid).unwrap()?;
+        Ok(devices.len())
+    }
+
+    /// Unprepares one claim.
+    async fn unprepare(&self, number: usize) -> Result<(), String> {
+        let (name, uid) = (format!("claim-{number}"), format!("c{number}"));
+        match self.plugin().unprepare(&[("test", &name, &uid)]).await.remove(&uid).unwrap() {
+            error if error.is_empty() => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// Prepares and unprepares one claim; returns the number of its devices, and of which version its shim was.
+    async fn use_claim(&self, number: usize) -> Result<(usize, Release), String> {
+        let devices = self.prepare(number).await?;
+        let path = self.world.state().join(format!("grants/c{number}/libaliquot.so"));
+        let shim = fs::read(path).unwrap();
+        let release = [Release::Current, Release::Next].into_iter().find(|release| release.shim() == shim);
+        self.unprepare(number).await?;
+        Ok((devices, release.unwrap()))
+    }
+
+    fn journal(&self) -> String {
+        fs::read_to_string(self.world.state().join("journal")).unwrap()
     }
 }
 
@@ -163,20 +209,24 @@ async fn eventually(mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn rolling_updates_fail_no_prepare_and_run_none_twice() {
+async fn updates_and_downgrades_fail_no_prepare_and_repeat_none() {
     let bench = Bench::new(PREPARES);
-    let mut current = bench.next(0).await;
+    let mut current = bench.next(0, Release::of(0)).await;
+    let shims = Arc::new(Mutex::new(Vec::new()));
     let (begun, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| {
             let (bench, begun, done) = (Arc::clone(&bench), Arc::clone(&begun), Arc::clone(&done));
+            let shims = Arc::clone(&shims);
             tokio::spawn(async move {
                 loop {
                     let number = begun.fetch_add(1, SeqCst);
                     if number >= PREPARES {
                         return;
                     }
-                    assert_eq!(bench.use_claim(number).await, Ok(1), "claim {number}");
+                    let (devices, shim) = bench.use_claim(number).await.unwrap();
+                    assert_eq!(devices, 1, "claim {number}");
+                    shims.lock().push(shim);
                     done.fetch_add(1, SeqCst);
                 }
             })
@@ -184,8 +234,9 @@ async fn rolling_updates_fail_no_prepare_and_run_none_twice() {
         .collect();
     for update in 1..=UPDATES {
         eventually(|| done.load(SeqCst) >= PREPARES * update / (UPDATES + 1)).await;
-        let next = bench.next(update).await;
+        let next = bench.next(update, Release::of(update)).await;
         bench.end(std::mem::replace(&mut current, next)).await;
+        eventually(|| current.owns.load(SeqCst)).await;
         bench.kubelet.reconcile().await;
     }
     for worker in workers {
@@ -197,23 +248,62 @@ async fn rolling_updates_fail_no_prepare_and_run_none_twice() {
         assert_eq!(calls.len(), PREPARES);
         assert!(calls.values().all(|count| *count == 1), "{calls:?}");
     }
+    let of = |release| shims.lock().iter().filter(|shim| **shim == release).count();
+    assert!(of(Release::Current) > 100 && of(Release::Next) > 100, "{}", of(Release::Next));
+    // The agents of this version wrote on what the later ones had written.
+    assert!(bench.journal().starts_with("aliquot-journal 2 min-reader 1 "));
     let node = bench.world.open();
     node.invariants().unwrap();
     assert_eq!(node.claims().count(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn downgraded_agent_carries_what_a_newer_one_wrote() {
+    let bench = Bench::new(2);
+    let earlier = bench.next(0, Release::Current).await;
+    assert_eq!(bench.prepare(0).await, Ok(1));
+    earlier.agent.stop().await;
+    write_newer(&bench.world.state(), 1);
+    let later = bench.next(1, Release::Current).await;
+    assert_eq!((bench.prepare(0).await, bench.prepare(1).await), (Ok(1), Ok(1)));
+    let journal = bench.journal();
+    assert!(journal.starts_with("aliquot-journal 2 min-reader 1 "), "{journal}");
+    assert_eq!(journal.matches("sinceVersion2").count(), 1, "{journal}");
+    assert_eq!((bench.unprepare(0).await, bench.unprepare(1).await), (Ok(()), Ok(())));
+    later.agent.stop().await;
+    bench.world.open().invariants().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn downgraded_agent_refuses_what_it_cannot_read() {
+    let bench = Bench::new(1);
+    let earlier = bench.next(0, Release::Current).await;
+    assert_eq!(bench.prepare(0).await, Ok(1));
+    earlier.agent.stop().await;
+    write_newer(&bench.world.state(), 2);
+    let before = bench.journal();
+    let state = bench.world.state();
+    let parts = bench.world.parts(Disk::default());
+    let opens =
+        move || Node::open(parts, &Dirs::in_state(state), Access::Own(TAKEOVER)).map(|(node, _)| node);
+    let later = RunningAgent::opening(opens, &bench.kubelet, &bench.cluster, "later", |node| node);
+    let why = later.failure().await.to_string();
+    assert!(why.contains("version 2 wants a reader of version 2 or later"), "{why}");
+    assert_eq!(bench.journal(), before, "it is kept as it is");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn agent_that_ends_answers_calls_in_progress() {
     let bench = Bench::new(2);
-    let earlier = bench.next(0).await;
+    let earlier = bench.next(0, Release::Current).await;
     *bench.calls.held.lock() = true;
     let using = |number: usize| {
         let bench = Arc::clone(&bench);
-        tokio::spawn(async move { bench.use_claim(number).await })
+        tokio::spawn(async move { bench.use_claim(number).await.map(|(devices, _)| devices) })
     };
     let first = using(0);
     eventually(|| earlier.reached.load(SeqCst) == 1).await;
-    let later = bench.next(1).await;
+    let later = bench.next(1, Release::Current).await;
     let second = using(1);
     eventually(|| bench.sent.lock().get(&later.endpoint) == Some(&1)).await;
     let sockets = bench.kubelet.registrations();

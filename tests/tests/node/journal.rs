@@ -10,6 +10,7 @@ use aliquot_core::id::ClaimUid;
 use aliquot_driver::checkpoint::{CLAIMS_MAX, FILE_BYTES_MAX, decode, encode};
 use aliquot_driver::node::OpenError;
 use aliquot_driver::prepare::ReleaseOutcome;
+use aliquot_tests::journal_text::{SEAL_BYTES, changes, framed, of_version_2};
 use aliquot_tests::node::{Want, World, claim};
 
 const QUARTER: Want = Want { card: 0, part: "vir02 at vg0", memory_mib: None, cores: 25 };
@@ -24,34 +25,6 @@ fn prepared() -> (World, PathBuf, String) {
     let path = world.state().join("journal");
     let text = fs::read_to_string(&path).unwrap();
     (world, path, text)
-}
-
-/// Lines of changes behind a header, sealed as they are.
-fn framed(version: u32, min_reader: u32, changes: &[String]) -> String {
-    let header = format!("aliquot-journal {version} min-reader {min_reader} header ");
-    let header = format!("{header}{:08x}\n", crc32c::crc32c(header.as_bytes()));
-    let start = crc32c::crc32c(header.as_bytes());
-    let (mut body, mut chain) = (String::new(), start);
-    for json in changes {
-        chain = crc32c::crc32c_append(chain, json.as_bytes());
-        body += &format!("{} {chain:08x} {json}\n", json.len());
-    }
-    let bytes = header.len() + SEAL_BYTES + body.len();
-    format!("{header}{}{body}", seal(&header, bytes, chain))
-}
-
-/// The line that says how far a log is acknowledged.
-fn seal(header: &str, bytes: usize, chain: u32) -> String {
-    let text = format!("sealed {bytes:020} chain {chain:08x} seal ");
-    let own = crc32c::crc32c_append(crc32c::crc32c(header.as_bytes()), text.as_bytes());
-    format!("{text}{own:08x}\n")
-}
-
-const SEAL_BYTES: usize = 57;
-
-/// The changes in a journal.
-fn changes(text: &str) -> Vec<String> {
-    text.lines().skip(2).map(|line| line.splitn(3, ' ').nth(2).unwrap().to_owned()).collect()
 }
 
 /// Why the node does not open; everything on disk must be as it was.
@@ -184,11 +157,7 @@ fn newer_journal_is_refused_by_its_own_word_alone() {
     let error = refusal(&world, &path, framed(3, 2, &changes(&text)).as_bytes());
     assert!(error.contains("version 3") && error.contains("version 2 or later"), "{error}");
 
-    let mut later = changes(&text);
-    let claims = later.iter_mut().filter(|r| r.contains("\"record\":\"claim\""));
-    claims
-        .for_each(|r| *r = r.replace("\"record\":\"claim\"", "\"record\":\"claim\",\"sinceVersion2\":[1,2]"));
-    fs::write(&path, framed(2, 1, &later)).unwrap();
+    fs::write(&path, of_version_2(&text, 1)).unwrap();
     let mut node = world.open();
     node.invariants().unwrap();
     let half = Want { card: 0, part: "vir04 at vg3", memory_mib: None, cores: 50 };
