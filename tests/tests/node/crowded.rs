@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use aliquot_core::card::Inventory;
-use aliquot_core::id::{CardUuid, ClaimUid};
-use aliquot_core::partition::Part;
+use aliquot_core::card::{Health, Inventory};
+use aliquot_core::id::{CardUuid, ClaimUid, TemplateName};
+use aliquot_core::offer::ServerVersion;
+use aliquot_core::partition::{Part, PlacementName};
 use aliquot_core::ports::{
     BackendError, DeviceAccess, DeviceBackend, ExpectedPartition, LivePartition, PartitionAt,
 };
@@ -38,6 +39,10 @@ impl DeviceBackend for Asked {
     fn discover(&self) -> Result<Inventory, BackendError> {
         self.times.fetch_add(1, Ordering::Relaxed);
         self.hardware.discover()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.hardware.generation()
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
@@ -107,6 +112,35 @@ fn node_reads_hardware_once_however_many_claims() {
         asked.push(asked_by_opening(&world));
     }
     assert_eq!(asked, [1; 8]);
+}
+
+#[test]
+fn node_discovers_its_cards_again_after_a_change_alone() {
+    let (world, times) = (World::new("mixed", ""), Arc::new(AtomicUsize::new(0)));
+    let parts = world.parts(Disk::default());
+    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times) });
+    let dirs = Dirs::in_state(world.state());
+    let node = Node::open(NodeParts { backend, ..parts }, &dirs, Access::Change).unwrap().0;
+    let request = claim(&world.look().unwrap(), "a", &[Want { card: 2, ..share(512) }]);
+    let service = node.into_service();
+    let look = || service.snapshot(ServerVersion::with_default_gates(37, 2)).unwrap().inventory;
+    let cards = look().cards;
+    let asked = || times.swap(0, Ordering::Relaxed);
+    let _opened = asked();
+    look();
+    service.prepare(&request).unwrap();
+    look();
+    assert_eq!(asked(), 0, "nothing has changed");
+
+    let lost = Health::Unhealthy("it fell off the bus".to_owned());
+    world.hardware().set_health(&cards[0].uuid, &lost).unwrap();
+    assert_eq!((look().cards[0].health.clone(), asked()), (lost, 1));
+    let (card, template) = (cards[0].uuid.clone(), TemplateName::new("1g.10gb").unwrap());
+    let foreign = PartitionAt { card, template, placement: PlacementName("2".to_owned()) };
+    world.hardware().create_partition(&foreign).unwrap();
+    assert_eq!((look().cards[0].found.clone(), asked()), (vec![foreign.part()], 1));
+    look();
+    assert_eq!(asked(), 0);
 }
 
 fn names(dir: &Path) -> Vec<String> {
