@@ -1,19 +1,22 @@
-//! The vendor's driver is loaded anew under a running agent.
+//! How a running agent follows the vendor's driver: what it asks of it, and a driver that is loaded anew.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
 
 use std::fs;
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_sim_device::Card;
+use aliquot_core::ports::DISCOVERY_AGE_MAX;
+use aliquot_sim_device::{Card, ReportPosition};
 use aliquot_tests::fake_apiserver::FakeApiServer;
 use aliquot_tests::fake_kubelet::FakeKubelet;
 use aliquot_tests::machine::Machine;
 use serde_json::{Value, json};
 
+/// Errors of a card's memory, and of a program.
 const OF_THE_CARD: u64 = 48;
+const OF_A_PROGRAM: u64 = 13;
 
 /// Puts another driver under the library and into the kernel.
 fn load_driver(machine: &Machine, host: &Path, number: u32) {
@@ -27,6 +30,65 @@ fn load_driver(machine: &Machine, host: &Path, number: u32) {
         fs::rename(modules.join("nvidia"), modules.join(format!("unloaded-{number}"))).unwrap();
     }
     fs::rename(next, modules.join("nvidia")).unwrap();
+}
+
+/// An agent of this machine, and the root of its host.
+fn start(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet) -> (Child, PathBuf) {
+    let host = machine.dir().join("host");
+    fs::create_dir(&host).unwrap();
+    load_driver(machine, &host, 1);
+    let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
+    plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
+    plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(&host);
+    (plugin.stderr(Stdio::null()).spawn().unwrap(), host)
+}
+
+/// Times at which cards were enumerated: each call for their number reports an error of a program on the first card.
+struct Enumerations {
+    card: Card,
+    seen: ReportPosition,
+    times: Vec<u64>,
+}
+
+impl Enumerations {
+    /// The time between the last two, once it comes to this; how many there were until then.
+    async fn pause_of(&mut self, least: Duration) -> (Duration, usize) {
+        let began = Instant::now();
+        loop {
+            while let Some((seen, xid)) = self.card.xid_after(self.seen) {
+                self.seen = seen;
+                self.times.push(xid.at);
+                if let [.., one, other] = self.times[..]
+                    && Duration::from_nanos(other - one) >= least
+                {
+                    return (Duration::from_nanos(other - one), self.times.len());
+                }
+            }
+            assert!(began.elapsed() < Duration::from_secs(90), "{:?}", self.times);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looks_without_a_change_enumerate_no_cards() {
+    let (machine, server, kubelet) =
+        (Machine::of("[[card]]"), FakeApiServer::start(), FakeKubelet::default());
+    machine.fault("nvmlDeviceGetCount_v2", &format!("{{ xid = {OF_A_PROGRAM} }}"));
+    let card = machine.bench.device().card(0).unwrap().clone();
+    let mut enumerations = Enumerations { seen: card.xids_until_now(), card, times: Vec::new() };
+    let (mut plugin, host) = start(&machine, &server, &kubelet);
+    kubelet.register().await;
+    // The agent looks every 5 s; a snapshot of the cards counts for 30 s.
+    let (pause, count) = enumerations.pause_of(DISCOVERY_AGE_MAX - Duration::from_secs(5)).await;
+    assert!(pause < DISCOVERY_AGE_MAX + Duration::from_secs(10), "{pause:?}");
+    assert!(count < 12, "{:?}", enumerations.times);
+    // A change is noticed at the next look.
+    load_driver(&machine, &host, 2);
+    let (pause, _) = enumerations.pause_of(Duration::ZERO).await;
+    assert!(pause < DISCOVERY_AGE_MAX / 2, "{pause:?}");
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
 }
 
 /// Reports an error until the agent has noted it.
@@ -53,13 +115,7 @@ fn is_tainted(device: &Value) -> bool {
 async fn reload_of_the_driver_is_followed_and_ends_its_errors() {
     let (machine, server, kubelet) =
         (Machine::of("[[card]]"), FakeApiServer::start(), FakeKubelet::default());
-    let host = machine.dir().join("host");
-    fs::create_dir(&host).unwrap();
-    load_driver(&machine, &host, 1);
-    let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
-    plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
-    plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(&host);
-    let mut plugin = plugin.stderr(Stdio::null()).spawn().unwrap();
+    let (mut plugin, host) = start(&machine, &server, &kubelet);
     kubelet.register().await;
     let whole = |slices: &[Value]| devices(slices).count() > 0 && !devices(slices).any(is_tainted);
     let unhealthy = |slices: &[Value]| devices(slices).any(is_tainted);
