@@ -155,7 +155,11 @@ static int instantiated(int code, void *graph)
     u64 out = UNTOUCHED;
     code = code ? code : refused(CALL(cuGraphInstantiateWithFlags, &out, graph, 0ull), out);
     /* An upload takes memory as a launch does, and no time of the card. */
-    return code ? code : CALL(cuGraphUpload, out, stream);
+    code = code ? code : CALL(cuGraphUpload, out, stream);
+    /* It is charged as long as it is there, and other families need the room. */
+    if (out != UNTOUCHED)
+        must(CALL(cuGraphExecDestroy, out), "destruction");
+    return code;
 }
 
 static int graph_node(size_t bytes)

@@ -51,10 +51,10 @@ hooks! {
     }
     // Calls of before CUDA 3.2, with addresses and sizes of 32 bits: no program of today is compiled to them, and they would be
     // a way past the limit. Their copies, fills and frees pass.
-    fn cuMemAlloc(_address: *mut u32, _bytes: u32) { NOT_SUPPORTED }
-    fn cuMemAllocPitch(_address: *mut u32, _pitch: *mut u32, _width: u32, _height: u32, _element: u32) { NOT_SUPPORTED }
-    fn cuArrayCreate(_array: *mut u64, _shape: usize) { NOT_SUPPORTED }
-    fn cuArray3DCreate(_array: *mut u64, _shape: usize) { NOT_SUPPORTED }
+    fn cuMemAlloc(_address: *mut u32, _bytes: u32) { unsupported(1) }
+    fn cuMemAllocPitch(_address: *mut u32, _pitch: *mut u32, _width: u32, _height: u32, _element: u32) { unsupported(2) }
+    fn cuArrayCreate(_array: *mut u64, _shape: usize) { unsupported(3) }
+    fn cuArray3DCreate(_array: *mut u64, _shape: usize) { unsupported(4) }
     fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) {
         if address.is_null() || !managed_is_charged() {
             return cuMemAllocManaged::real(address, bytes, flags);
@@ -107,6 +107,13 @@ calls! {
 #[repr(C)]
 pub(crate) struct IpcHandle {
     bytes: [u8; 64],
+}
+
+/// The number keeps functions of one signature from becoming one: each export has an address of its own.
+#[inline(never)]
+fn unsupported(number: u32) -> i32 {
+    let _number = core::hint::black_box(number);
+    NOT_SUPPORTED
 }
 
 /// Where the allocation begins that holds an address.

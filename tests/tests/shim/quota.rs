@@ -284,8 +284,8 @@ fn lasting_charges_are_never_short_and_end_with_their_exporter() {
 #[test]
 fn with_drivers_that_back_graphs_otherwise_it_is_the_same() {
     for graphs in ["instantiation", "idle"] {
-        at_the_limit(graphs, Told::ByTheHost, Mix::All, OPERATIONS / 4);
-        room_for_everything(graphs, OPERATIONS / 8);
+        at_the_limit(graphs, Told::ByTheHost, Mix::All, OPERATIONS / 6);
+        room_for_everything(graphs, OPERATIONS / 12);
     }
 }
 
@@ -378,11 +378,11 @@ fn kill_in_any_call_family_costs_other_processes_nothing() {
         Family { name: "lent", node: BARE, policy, part: 16 },
         Family { name: "launch", node: BARE, policy: ComputePolicy::Cap, part: 16 },
     ] {
-        kill("steps", asked("ALIQUOT_KILLS", 800), &family);
+        kill("steps", asked("ALIQUOT_KILLS", 400), &family);
     }
 }
 
 #[test]
 fn kill_in_the_first_allocation_costs_other_processes_nothing() {
-    kill("first", asked("ALIQUOT_KILLS", 600) / 40, &PLAIN);
+    kill("first", asked("ALIQUOT_KILLS", 320) / 40, &PLAIN);
 }
