@@ -40,7 +40,7 @@ impl ServedCards {
 
     /// The library's generation; 0 if it serves no card.
     pub(crate) fn generation(&self) -> Option<u64> {
-        self.library.as_ref().map_or(Some(0), |library| library.generation())
+        self.library.as_ref().map_or(Some(0), DeviceBackend::generation)
     }
 
     /// Puts what the library tells into the cards: what they can be cut into, what exists on them, whether they work.
