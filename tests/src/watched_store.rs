@@ -29,7 +29,7 @@ pub struct WatchedStore {
 impl WatchedStore {
     /// A node; `before` runs ahead of each call, on the call's own thread.
     #[must_use]
-    pub fn new(
+    pub fn before_each(
         node: Arc<dyn NodeStore>,
         before: impl Fn(StoreCall<'_>) + Send + Sync + 'static,
     ) -> Arc<dyn NodeStore> {

@@ -135,11 +135,7 @@ pub async fn run(
         uses: observed.clone(),
         metrics: Arc::clone(&metrics),
     };
-    if let Some(address) = config.metrics {
-        let failed = |source| AgentFailure::Metrics { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        tokio::spawn(http::serve(listener, probes, stopped.clone()));
-    }
+    serve_metrics(config.metrics, probes, stopped.clone()).await?;
     tokio::spawn(publish_gate::run(to_publish, registration, parts.desired));
     let node_events = card_events::run(views.clone(), parts.publication.clone(), Arc::clone(&parts.events));
     tokio::spawn(node_events);
@@ -185,6 +181,19 @@ pub async fn run(
         drop(timeout(LAST_REPORTS, task).await);
     }
     ended.and(Ok(stopped?))
+}
+
+/// Serves the pages of observers, if there is an address for them.
+async fn serve_metrics(
+    address: Option<SocketAddr>,
+    probes: Probes,
+    stopped: watch::Receiver<bool>,
+) -> Result<(), AgentFailure> {
+    let Some(address) = address else { return Ok(()) };
+    let failed = |source| AgentFailure::Metrics { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    tokio::spawn(http::serve(listener, probes, stopped));
+    Ok(())
 }
 
 /// The agent while it serves.

@@ -52,7 +52,7 @@ async fn burst_of_pods_is_prepared_beside_a_hanging_card() {
             answers.wait_while_for(&mut hangs.lock(), |hangs| *hangs, Duration::from_secs(60));
         }
     };
-    let watched = move |node| WatchedStore::new(node, hang);
+    let watched = move |node| WatchedStore::before_each(node, hang);
     let agent = RunningAgent::after_another(&world, &kubelet, &cluster, "pod", watched);
     let plugin = kubelet.register().await;
     let slow = prepare_all(&plugin, "slow");

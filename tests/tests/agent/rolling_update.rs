@@ -135,7 +135,7 @@ impl Bench {
         };
         let watched = move |node| {
             opened.store(true, SeqCst);
-            WatchedStore::new(node, count)
+            WatchedStore::before_each(node, count)
         };
         let bench = Arc::clone(self);
         let opens = move || release.open(|| bench.world.parts(Disk::default()), &bench.world.state());
