@@ -53,6 +53,8 @@ impl GraphStore {
     pub fn retire(&mut self, bytes: u64) {
         self.footprints = self.footprints.saturating_sub(bytes);
         self.leave(bytes);
+        // A size that was read before may lack what it has taken since.
+        self.ended += 1;
     }
 
     /// It is not gone. To be called before the end of the operation in which it was retired.

@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn size_is_adopted_beside_calls_in_flight_and_not_across_their_end() {
+fn size_is_adopted_beside_calls_but_not_across_their_end() {
     let mut store = GraphStore::default();
     store.leave(10);
     let before = store.moment();

@@ -210,7 +210,7 @@ fn graph_that_changes_streams_is_charged_once_more_until_a_trim() {
 }
 
 #[test]
-fn graph_leftovers_and_other_graphs_stay_within_their_footprints() {
+fn graph_leftovers_and_others_stay_within_their_footprints() {
     for kind in ["launch", "idle"] {
         let Some(mut scene) = Scene::new(kind) else { return };
         scene.say(&format!("left 0 {} 1", 2 * UNIT), "0");

@@ -284,8 +284,8 @@ fn lasting_charges_are_never_short_and_end_with_their_exporter() {
 #[test]
 fn with_drivers_that_back_graphs_otherwise_it_is_the_same() {
     for graphs in ["instantiation", "idle"] {
-        at_the_limit(graphs, Told::ByTheHost, Mix::All, OPERATIONS / 6);
-        room_for_everything(graphs, OPERATIONS / 12);
+        at_the_limit(graphs, Told::ByTheHost, Mix::All, OPERATIONS / 4);
+        room_for_everything(graphs, OPERATIONS / 8);
     }
 }
 
