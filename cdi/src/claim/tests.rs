@@ -115,7 +115,7 @@ fn conflict_between_devices_names_owners_and_adds_nothing() {
         r#"environment variable A: request gpu, share 0 set the value "1", request npu, share 0 asks for the value "2"; one container cannot have both"#
     );
     device(&mut builder, "npu", "1", &[env("B", "2")]).unwrap();
-    let names: Vec<_> = builder.build().unwrap().qualified_names().map(|name| name.to_string()).collect();
+    let names: Vec<_> = builder.build().unwrap().qualified_names().map(ToString::to_string).collect();
     assert_eq!(names, ["aliquot.dev/claim=c1aa-gpu-0", "aliquot.dev/claim=c1aa-npu-1"]);
 }
 
