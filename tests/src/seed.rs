@@ -12,11 +12,11 @@ const VARIABLE: &str = "ALIQUOT_SEED";
 #[must_use]
 #[expect(clippy::panic, reason = "a test must not run with another seed than it was given")]
 pub fn seed() -> u64 {
-    let seed = match std::env::var(VARIABLE) {
+    let seed: u64 = match std::env::var(VARIABLE) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{VARIABLE}: found {text:?}, expected a number")),
         Err(_) => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            now.as_secs().rotate_left(32) ^ u64::from(now.subsec_nanos())
+            now.subsec_nanos().into()
         }
     };
     let seed = seed.max(1);

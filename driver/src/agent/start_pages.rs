@@ -38,9 +38,8 @@ fn release() -> io::Result<usize> {
         let Some(at) = NonNull::new(std::ptr::without_provenance_mut::<c_void>(mapping.start)) else {
             continue;
         };
-        // SAFETY: a private mapping of the running program, not writable and without a page of its own, so that each page is
-        // the file's. The kernel lets no one write the file of a running program (ETXTBSY), so a page that is mapped again is
-        // the same. Relocated data has pages of its own and is left out.
+        // SAFETY: a private mapping of the running program, not writable and without a page of its own in memory or in swap, so
+        // that each page is the file's and is mapped again from there. Relocated data has pages of its own and is left out.
         unsafe { madvise(at, mapping.len(), MmapAdvise::MADV_DONTNEED) }?;
     }
     Ok(mappings.len())
@@ -48,22 +47,24 @@ fn release() -> io::Result<usize> {
 
 /// Mappings of a program in the text of `smaps` that are not writable and have no page of their own.
 fn unwritten(smaps: &str, program: &str) -> Vec<Range<usize>> {
-    let mut found: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut found: Vec<(Range<usize>, u32)> = Vec::new();
     let mut of_program = false;
     for line in smaps.lines() {
         if let Some((range, permissions, path)) = header(line) {
             of_program = path == program && !permissions.contains('w') && permissions.ends_with('p');
             if of_program {
-                found.push((range, false));
+                found.push((range, 0));
             }
         } else if of_program
-            && let Some(("Anonymous", amount)) = line.split_once(':')
-            && let Some((_, is_files)) = found.last_mut()
+            && let Some(("Anonymous" | "Swap", "0 kB")) =
+                line.split_once(':').map(|(key, text)| (key, text.trim()))
+            && let Some((_, absent)) = found.last_mut()
         {
-            *is_files = amount.trim() == "0 kB";
+            *absent += 1;
         }
     }
-    found.into_iter().filter(|(_, is_files)| *is_files).map(|(range, _)| range).collect()
+    // Neither in memory nor in swap: a mapping whose lines lack one of the two is left alone.
+    found.into_iter().filter(|(_, absent)| *absent == 2).map(|(range, _)| range).collect()
 }
 
 /// Range, permissions and path of a mapping's first line.
@@ -85,13 +86,15 @@ mod tests {
     fn mappings_with_pages_of_their_own_are_left_out() {
         let smaps = "\
             55d0c0000000-55d0c0400000 r--p 00000000 fe:00 42 /usr/bin/aliquot\n\
-            Rss: 4096 kB\nPrivate_Dirty: 0 kB\nAnonymous:             0 kB\nVmFlags: rd mr mw me sd\n\
+            Rss: 4096 kB\nPrivate_Dirty: 0 kB\nAnonymous:             0 kB\nSwap: 0 kB\nVmFlags: rd mr mw me sd\n\
             55d0c0400000-55d0c1000000 r-xp 00400000 fe:00 42 /usr/bin/aliquot\n\
-            Anonymous:             0 kB\n\
-            55d0c1000000-55d0c1100000 r--p 01000000 fe:00 42 /usr/bin/aliquot\n\
-            Anonymous:          1024 kB\n\
+            Anonymous:             0 kB\nSwap: 0 kB\n\
+            55d0c1000000-55d0c1080000 r--p 01000000 fe:00 42 /usr/bin/aliquot\n\
+            Anonymous:          512 kB\nSwap: 0 kB\n\
+            55d0c1080000-55d0c1100000 r--p 01080000 fe:00 42 /usr/bin/aliquot\n\
+            Anonymous:             0 kB\nSwap: 512 kB\n\
             55d0c1100000-55d0c1200000 rw-p 01100000 fe:00 42 /usr/bin/aliquot\n\
-            Anonymous:             0 kB\n\
+            Anonymous:             0 kB\nSwap: 0 kB\n\
             7f0000000000-7f0000001000 r-xp 00000000 fe:00 43 /usr/lib/libc.so.6\n\
             Anonymous:             0 kB\n";
         let expected = [0x55d0_c000_0000..0x55d0_c040_0000, 0x55d0_c040_0000..0x55d0_c100_0000];

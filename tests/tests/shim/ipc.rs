@@ -8,7 +8,6 @@ use aliquot_tests::preload::{GrantFiles, Tenant, UNPAGED, memory_limit, unpaged}
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const SIZE: u64 = 8 << 20;
 const LIMIT: u64 = 4 * SIZE;
@@ -450,9 +449,7 @@ fn limit_holds_after_any_kill_if_slots_are_short() {
 }
 
 fn killed_at_random(scene: &Scene, rounds: u32) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.subsec_nanos());
-    let seed = u64::from(now) | 1;
-    println!("seed {seed}");
+    let seed = aliquot_tests::seed::seed();
     let mut random = seed;
     let mut next = |below: u64| {
         random ^= random << 13;

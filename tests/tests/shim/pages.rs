@@ -7,11 +7,11 @@ use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{Limits, Pages};
 use aliquot_tests::machine::Machine;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
+use aliquot_tests::seed::seed;
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
 use aliquot_tests::talk::Talk;
 use std::fs;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 2 * MIB;
@@ -58,13 +58,6 @@ fn scene_of((page, pages): (u64, Pages), limit: u64) -> Option<Scene> {
     let program = compiled(&bench)?;
     let (tenant, files) = Tenant::with(&Limits { pages, ..memory_limit(&bench.card().facts().uuid, limit) });
     Some(Scene { bench, tenant, files, program, limit, page })
-}
-
-fn seed() -> u64 {
-    let now = u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
-    let seed = std::env::var("ALIQUOT_SEED").map_or(now, |text| text.parse().unwrap());
-    println!("ALIQUOT_SEED={seed}");
-    seed
 }
 
 impl Scene {

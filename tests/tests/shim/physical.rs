@@ -16,7 +16,7 @@ use aliquot_tests::talk::Talk;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 const SIZE: u64 = 8 << 20;
 const LIMIT: u64 = 4 * SIZE;

@@ -372,15 +372,14 @@ fn nothing_waits_for_work_in_the_stream() {
 
 #[test]
 fn threads_and_processes_on_one_limit_leave_exact_books() {
-    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos();
-    println!("seed {seed}");
+    let seed = aliquot_tests::seed::seed();
     let Some(mut scene) = Scene::new() else { return };
     let program = scene.bench.cards().parent().unwrap().join("shim_pools");
     let mut others: Vec<Talk> =
         (0..2).map(|_| Talk::start(&mut scene.tenant.command(&scene.bench, &program))).collect();
     for round in 0..5 {
         let storm =
-            |number: u32| format!("storm {} 4 1500 {}", seed.wrapping_add(number * 64 + round), 48 * MIB);
+            |number: u64| format!("storm {} 4 1500 {}", seed.wrapping_add(number * 64 + round), 48 * MIB);
         scene.program.tell(&storm(0));
         others.iter_mut().zip(1..).for_each(|(other, number)| other.tell(&storm(number)));
         assert_eq!(scene.program.hear(), "0");

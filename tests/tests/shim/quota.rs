@@ -9,11 +9,12 @@ use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::{ComputePolicy, Limits};
 use aliquot_tests::local::wait_for;
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit, unpaged};
+use aliquot_tests::seed::seed;
 use aliquot_tests::simulated::{Bench, Link, StoodAside, said};
 use aliquot_tests::talk::Talk;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 const PROCESSES: u64 = 16;
 const THREADS: u64 = 64;
@@ -114,13 +115,6 @@ fn scene_of(program: &str, node: &str, told: Told, limits: &dyn Fn(&str) -> Limi
 /// The number of operations or kills, if the environment sets it.
 fn asked(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().map_or(otherwise, |text| text.parse().unwrap())
-}
-
-fn seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = asked("ALIQUOT_SEED", u64::from(now.subsec_micros()));
-    println!("ALIQUOT_SEED={seed}");
-    seed
 }
 
 impl Scene {

@@ -262,8 +262,7 @@ fn modules_of_different_sizes_are_charged_each_with_its_own() {
 #[test]
 fn concurrent_module_loads_are_measured_one_after_the_other() {
     const ROUNDS: u64 = 10;
-    let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| u64::from(time.subsec_nanos()));
-    println!("seed {seed}");
+    let seed = aliquot_tests::seed::seed();
     let Some(scene) = Scene::new(16 << 30, Size::Published) else { return };
     let mut programs: Vec<Talk> = (0..3).map(|_| scene.start()).collect();
     programs.iter_mut().for_each(|program| say(program, "retain 0", "0"));

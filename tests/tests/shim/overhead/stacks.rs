@@ -328,8 +328,7 @@ fn local_memory_that_threads_need_at_once_is_charged_once() {
 
 #[test]
 fn threads_and_processes_leave_exact_context_accounting() {
-    let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.subsec_nanos());
-    println!("seed {seed}");
+    let seed = aliquot_tests::seed::seed();
     for size in [Size::Published, Size::Unknown] {
         let Some(scene) = Scene::new(LIMIT, size) else { return };
         let mut programs: Vec<Talk> = (0..3).map(|_| scene.start()).collect();

@@ -296,9 +296,7 @@ fn memory_imported_during_its_last_release_stays_charged() {
 #[test]
 fn accounting_equals_the_card_after_any_exporter_importer_kill() {
     let Some(mut scene) = Scene::new() else { return };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.subsec_nanos());
-    let mut random = u64::from(now) | 1;
-    println!("seed {random}");
+    let mut random = aliquot_tests::seed::seed();
     let mut next = |below: u64| {
         random ^= random << 13;
         random ^= random >> 7;
