@@ -204,6 +204,12 @@ impl Cluster {
             let output = self.line.run(import, "", PATIENCE)?;
             // containerd makes its socket some time after it has started, and listens a little later.
             let not_yet = ["no such file", "connection refused"].iter().any(|word| output.err.contains(word));
+            if output.code != 0 && !self.runs("containerd")? {
+                return Err(ClusterError::failed(
+                    "containerd",
+                    format!("it has ended: {}", self.log("containerd", 5)),
+                ));
+            }
             if output.code != 0 && not_yet && Instant::now() < until {
                 thread::sleep(Duration::from_millis(100));
                 continue;

@@ -20,7 +20,7 @@ use crate::wire::{Answer, Numbered, Output, Request, Start};
 use crate::{ClusterError, Name, Place};
 
 /// Directories that a cluster has for itself, and where its place keeps them.
-const DIRECTORIES: [(&str, &str); 12] = [
+const DIRECTORIES: [(&str, &str); 13] = [
     ("/var/lib/kubelet", "kubelet"),
     ("/var/lib/containerd", "containerd"),
     ("/var/lib/cni", "cni-state"),
@@ -29,6 +29,8 @@ const DIRECTORIES: [(&str, &str); 12] = [
     ("/var/log/containers", "container-logs"),
     ("/run/containerd", "run-containerd"),
     ("/run/netns", "run-netns"),
+    // containerd ends if another one takes its socket for plugins in there.
+    ("/run/nri", "run-nri"),
     ("/run/cdi", "run-cdi"),
     ("/run/aliquot", "run-aliquot"),
     ("/etc/cdi", "cdi"),
