@@ -25,7 +25,7 @@ use std::time::Duration;
 pub use composite::{Composite, Member};
 pub use usage::{CardEvent, CardEvents, CardSample, CardUsage, Samples};
 
-use crate::card::Inventory;
+use crate::card::{Card, Inventory};
 use crate::disposition::Disposition;
 use crate::health::{Harm, Meaning};
 use crate::id::{CardUuid, CounterName, TemplateName};
@@ -42,6 +42,16 @@ pub trait DeviceBackend: Send + Sync {
     /// # Errors
     /// The hardware cannot be asked.
     fn discover(&self) -> Result<Inventory, BackendError>;
+
+    /// One card as it is right now, as [`DeviceBackend::discover`] finds it. Its index may differ where several vendors are on one
+    /// node. A vendor whose library can be asked about one card asks about no other.
+    ///
+    /// # Errors
+    /// The hardware cannot be asked; [`BackendError::UnknownCard`] if it does not know the card.
+    fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        let found = self.discover()?.cards.into_iter().find(|found| found.uuid == *card);
+        found.ok_or_else(|| BackendError::UnknownCard(card.clone()))
+    }
 
     /// Every partition that exists right now, by card, template and placement.
     ///
@@ -158,6 +168,10 @@ pub trait DeviceBackend: Send + Sync {
 impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
     fn discover(&self) -> Result<Inventory, BackendError> {
         self.as_ref().discover()
+    }
+
+    fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        self.as_ref().discover_card(card)
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {

@@ -129,6 +129,10 @@ impl DeviceBackend for Composite {
         Ok(Inventory { cards })
     }
 
+    fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        self.owner(card)?.backend.discover_card(card)
+    }
+
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
         let mut all = Vec::new();
         for (index, partitions) in self.of_all(|backend| backend.partitions())? {

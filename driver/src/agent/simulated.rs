@@ -18,7 +18,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use aliquot_cdi::edits::SIMULATED_CARDS_AT;
-use aliquot_core::card::Inventory;
+use aliquot_core::card::{Card, Inventory};
 use aliquot_core::health::Meaning;
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
@@ -122,6 +122,10 @@ impl ContainerCards {
 impl DeviceBackend for ContainerCards {
     fn discover(&self) -> Result<Inventory, BackendError> {
         self.inner.discover()
+    }
+
+    fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        self.inner.discover_card(card)
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::grant::Grant;
-use aliquot_core::id::ClaimUid;
+use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::offer::Offers;
 use aliquot_core::plan::{ClaimRequest, Plan, Step, Undo, plan, undo};
 use aliquot_core::ports::{BackendError, LivePartition, PartitionAt};
@@ -108,11 +108,13 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
         let hardware =
             |source| PrepareError::Hardware { claim: request.name.clone(), source: Box::new(source) };
         let site = self.site;
+        let named = request.devices.iter().filter_map(|ask| offers.parts.get(&ask.device));
+        let named: BTreeSet<CardUuid> = named.map(|part| part.card.clone()).collect();
         let mut looks = 0;
         loop {
             looks += 1;
             let (ended, held) = self.owner.with(|state| (state.ended, state.claim(&request.uid).cloned()));
-            let found = site.look().map_err(hardware)?;
+            let found = site.look_at(&named).map_err(hardware)?;
             let cards = match &held {
                 Some(record) => site.as_held(found.clone(), &record.plan, &mut self.notes),
                 None => found.clone(),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use aliquot_cdi::CdiDir;
-use aliquot_core::card::{Health, Inventory};
+use aliquot_core::card::{Card, Health, Inventory};
 use aliquot_core::grant::Grant;
+use aliquot_core::id::CardUuid;
 use aliquot_core::plan::Plan;
 use aliquot_core::ports::{BackendError, DISCOVERY_AGE_MAX, PartitionAt};
 use parking_lot::Mutex;
@@ -95,13 +96,18 @@ impl Site {
 
     /// The cards as they are now, with what was observed of them. The hardware is asked only if it may have changed.
     pub(super) fn look(&self) -> Result<Inventory, BackendError> {
+        self.look_at(&BTreeSet::new())
+    }
+
+    /// As [`Site::look`]; these cards are asked in any case, since another program may have changed them without a sign.
+    pub(super) fn look_at(&self, asked: &BTreeSet<CardUuid>) -> Result<Inventory, BackendError> {
         let backend = self.parts.backend.as_ref();
         let (generation, at) = (backend.generation(), clock::now());
         let holds = |seen: &&Discovery| {
             Some(seen.generation) == generation && at.duration_since(seen.at) < DISCOVERY_AGE_MAX
         };
         let known = self.seen.lock().as_ref().filter(holds).map(|seen| seen.cards.clone());
-        let mut cards = match known {
+        let mut cards = match known.filter(|known| self.still_holds(known, asked)) {
             Some(cards) => cards,
             None => {
                 let cards = backend.discover()?;
@@ -112,6 +118,17 @@ impl Site {
         };
         self.health.hold_against(&mut cards, backend.driver_load(), self.loss);
         Ok(cards)
+    }
+
+    /// Whether these cards are as they were discovered.
+    fn still_holds(&self, known: &Inventory, asked: &BTreeSet<CardUuid>) -> bool {
+        let is_as_known = |uuid| match (known.card(uuid), self.parts.backend.discover_card(uuid)) {
+            // Where several vendors are on one node, the index is not the vendor's.
+            (Some(known), Ok(card)) => *known == Card { index: known.index, ..card },
+            (None, Err(BackendError::UnknownCard(_))) => true,
+            (_, Ok(_) | Err(_)) => false,
+        };
+        asked.iter().all(is_as_known)
     }
 
     /// The cards as the holder of a plan finds them: an unhealthy card refuses new claims, not those on it. A partition that

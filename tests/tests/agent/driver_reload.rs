@@ -8,10 +8,11 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_core::ports::DISCOVERY_AGE_MAX;
-use aliquot_sim_device::{Card, ReportPosition};
+use aliquot_sim_device::{Card, Placement, ReportPosition};
 use aliquot_tests::fake_apiserver::FakeApiServer;
 use aliquot_tests::fake_kubelet::FakeKubelet;
 use aliquot_tests::machine::Machine;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// Errors of a card's memory, and of a program.
@@ -40,7 +41,7 @@ fn start(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet) -> (C
     let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
     plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
     plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(&host);
-    (plugin.stderr(Stdio::null()).spawn().unwrap(), host)
+    (plugin.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(), host)
 }
 
 /// Times at which cards were enumerated: each call for their number reports an error of a program on the first card.
@@ -105,6 +106,11 @@ fn devices(slices: &[Value]) -> impl Iterator<Item = &Value> {
     slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten()
 }
 
+/// What slices say of the hardware.
+fn described(slices: &[Value]) -> Value {
+    slices.iter().map(|slice| json!([slice["spec"]["devices"], slice["spec"]["sharedCounters"]])).collect()
+}
+
 fn is_tainted(device: &Value) -> bool {
     device["taints"]
         .as_array()
@@ -130,6 +136,45 @@ async fn reload_of_the_driver_is_followed_and_ends_its_errors() {
     fs::remove_file(machine.state().join("health")).unwrap();
     report(&machine, &card).await;
     server.wait_for("resourceslices", unhealthy).await;
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+}
+
+/// The agent has seen the instance once, after its watch of the card began; the event comes after the instance's end.
+#[tokio::test(flavor = "multi_thread")]
+async fn xid_of_an_instance_that_is_gone_counts_against_its_place() {
+    let (machine, server, kubelet) = (
+        Machine::of("mig_access = \"anybody\"\n[[card]]\nmig = \"on\"\n"),
+        FakeApiServer::start(),
+        FakeKubelet::default(),
+    );
+    // Partitions are published on servers of this version.
+    server.set_version(37, 0);
+    let (mut plugin, host) = start(&machine, &server, &kubelet);
+    kubelet.register().await;
+    let before = Mutex::new(Value::Null);
+    let some = |slices: &[Value]| {
+        *before.lock() = described(slices);
+        devices(slices).count() > 0
+    };
+    server.wait_for("resourceslices", some).await;
+    let card = machine.bench.device().card(0).unwrap().clone();
+    let gpu = card.create_gpu_instance(19, Some(Placement { start: 3, size: 1 })).unwrap();
+    let instance = card.create_compute_instance(gpu.serial, 0).unwrap();
+    load_driver(&machine, &host, 2);
+    let other = |slices: &[Value]| described(slices) != *before.lock();
+    server.wait_for("resourceslices", other).await;
+    card.destroy_compute_instance(instance.compute.serial).unwrap();
+    card.destroy_gpu_instance(gpu.serial).unwrap();
+
+    let began = Instant::now();
+    let notes = || fs::read_to_string(machine.state().join("health")).unwrap_or_default();
+    while !notes().contains("code 48 ") {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing is noted");
+        card.raise_xid(OF_THE_CARD, Some(instance));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(notes().contains("1g.10gb@3"), "{}", notes());
     plugin.kill().unwrap();
     plugin.wait().unwrap();
 }

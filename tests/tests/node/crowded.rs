@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use aliquot_core::card::{Health, Inventory};
+use aliquot_core::card::{Card, Health, Inventory};
 use aliquot_core::id::{CardUuid, ClaimUid, TemplateName};
 use aliquot_core::offer::ServerVersion;
 use aliquot_core::partition::{Part, PlacementName};
@@ -27,6 +27,16 @@ const RUN: &str = "run-1-2-0";
 struct Asked {
     hardware: Box<dyn DeviceBackend>,
     times: Arc<AtomicUsize>,
+    signs: Signs,
+}
+
+/// Whether changes of the hardware have a sign.
+#[derive(Clone, Copy)]
+enum Signs {
+    /// Each has one.
+    All,
+    /// Those that other programs make have none.
+    Own,
 }
 
 /// A disk that goes on, and notes what is done to it.
@@ -41,8 +51,16 @@ impl DeviceBackend for Asked {
         self.hardware.discover()
     }
 
+    /// Of one card, which enumerates none.
+    fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        self.hardware.discover_card(card)
+    }
+
     fn generation(&self) -> Option<u64> {
-        self.hardware.generation()
+        match self.signs {
+            Signs::All => self.hardware.generation(),
+            Signs::Own => Some(0),
+        }
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
@@ -92,7 +110,7 @@ const fn share(memory_mib: u64) -> Want {
 fn asked_by_opening(world: &World) -> usize {
     let times = Arc::new(AtomicUsize::new(0));
     let parts = world.parts(Disk::default());
-    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times) });
+    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times), signs: Signs::All });
     let (node, recovery) =
         Node::open(NodeParts { backend, ..parts }, &Dirs::in_state(world.state()), Access::Change).unwrap();
     assert!(recovery.problems.is_empty(), "{recovery:?}");
@@ -118,7 +136,7 @@ fn node_reads_hardware_once_however_many_claims() {
 fn node_discovers_its_cards_again_after_a_change_alone() {
     let (world, times) = (World::new("mixed", ""), Arc::new(AtomicUsize::new(0)));
     let parts = world.parts(Disk::default());
-    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times) });
+    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times), signs: Signs::All });
     let dirs = Dirs::in_state(world.state());
     let node = Node::open(NodeParts { backend, ..parts }, &dirs, Access::Change).unwrap().0;
     let request = claim(&world.look().unwrap(), "a", &[Want { card: 2, ..share(512) }]);
@@ -141,6 +159,31 @@ fn node_discovers_its_cards_again_after_a_change_alone() {
     assert_eq!((look().cards[0].found.clone(), asked()), (vec![foreign.part()], 1));
     look();
     assert_eq!(asked(), 0);
+}
+
+#[test]
+fn prepare_sees_what_another_program_has_made_of_its_card() {
+    let (world, times) = (World::new("h100-8", ""), Arc::new(AtomicUsize::new(0)));
+    let parts = world.parts(Disk::default());
+    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times), signs: Signs::Own });
+    let dirs = Dirs::in_state(world.state());
+    let node = Node::open(NodeParts { backend, ..parts }, &dirs, Access::Change).unwrap().0;
+    let offered = world.look().unwrap();
+    let [cut, other] =
+        [0, 1].map(|card| claim(&offered, &format!("c{card}"), &[Want { card, ..share(512) }]));
+    let service = node.into_service();
+    let look = || service.snapshot(ServerVersion::with_default_gates(37, 2)).unwrap().inventory;
+    let (card, template) = (look().cards[0].uuid.clone(), TemplateName::new("1g.10gb").unwrap());
+    let foreign = PartitionAt { card, template, placement: PlacementName("2".to_owned()) };
+    world.hardware().create_partition(&foreign).unwrap();
+    assert_eq!(look().cards[0].found, [], "the snapshot is of before");
+
+    let refusal = service.prepare(&cut).unwrap_err().to_string();
+    assert!(refusal.contains("1g.10gb"), "{refusal}");
+    let _so_far = times.swap(0, Ordering::Relaxed);
+    service.prepare(&other).unwrap();
+    assert_eq!(times.load(Ordering::Relaxed), 0, "its card is as it was");
+    assert_eq!(look().cards[0].found, [foreign.part()], "the look of the refusal counts for all");
 }
 
 fn names(dir: &Path) -> Vec<String> {

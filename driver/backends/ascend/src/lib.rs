@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use aliquot_core::card::Inventory;
+use aliquot_core::card::{Card, Inventory};
 use aliquot_core::catalogue::{CardModel, Catalogue};
 use aliquot_core::health::{Cause, Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, TemplateName, Vendor};
@@ -354,6 +354,10 @@ impl DeviceBackend for AscendNode {
         let (cards, trouble) = self.cards()?;
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         Ok(cards)
+    }
+
+    fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        Ok(self.chip(card)?.card)
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {

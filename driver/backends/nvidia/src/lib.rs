@@ -25,6 +25,7 @@ mod session;
 mod watch;
 pub mod xid;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -77,6 +78,8 @@ pub struct NvidiaNode {
     is_whole: AtomicBool,
     /// Goes up with every partition that is made or destroyed here, and every loss that a card reports.
     changes: AtomicU64,
+    /// The partition that is, or was last, an instance of a card with this number: one may be gone when its event arrives.
+    instances: Mutex<BTreeMap<(CardUuid, u32), Part>>,
     /// Why no card gives partitions, a card each.
     no_partitions: Vec<String>,
     /// Files of the driver that containers mount; `None`: containers bring their own.
@@ -129,6 +132,7 @@ impl NvidiaNode {
             trouble: Mutex::default(),
             is_whole: AtomicBool::new(false),
             changes: AtomicU64::new(0),
+            instances: Mutex::default(),
             no_partitions: Vec::new(),
             files: None,
             no_files: None,
@@ -172,6 +176,7 @@ impl NvidiaNode {
                 facts => found.add(index, facts, &driver, &self.catalogue),
             }
         }
+        self.remember(&found);
         Ok(found)
     }
 
@@ -185,6 +190,7 @@ impl NvidiaNode {
         };
         let mut found = Discovery::default();
         found.add(facts.index, Ok(facts), &self.session.driver(), &self.catalogue);
+        self.remember(&found);
         let mut both = found.cards.into_iter().zip(found.facts);
         both.find(|(card, _)| card.uuid == *uuid).ok_or_else(|| BackendError::UnknownCard(uuid.clone()))
     }
@@ -240,6 +246,10 @@ impl DeviceBackend for NvidiaNode {
         self.is_whole.store(found.trouble.is_empty() && found.cards.iter().all(is_well), Ordering::Release);
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found.trouble;
         Ok(Inventory { cards: found.cards })
+    }
+
+    fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        Ok(self.card(card)?.0)
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {

@@ -1,18 +1,19 @@
 //! Events that a card reports during a wait: Xids, and the loss of the card. A waiter sleeps in the library
 //! until an event comes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use aliquot_core::health::Cause;
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
-use aliquot_core::ports::{BackendError, CardEvent, CardEvents, DeviceBackend as _};
+use aliquot_core::ports::{BackendError, CardEvent, CardEvents};
 
-use crate::NvidiaNode;
 use crate::ffi::{Event, EventSet, Fault};
 use crate::health;
+use crate::probe::Discovery;
+use crate::{NvidiaNode, OneCard};
 
 /// Longest wait in the library, which cannot be initialised anew meanwhile.
 const WAIT: Duration = Duration::from_secs(5);
@@ -25,13 +26,27 @@ pub struct Watch {
     set: EventSet,
     /// The library's initialisation to which the set belongs.
     session: u64,
-    /// Instances at the start of the watch: one may be gone when its event arrives.
-    instances: Vec<(u32, Part)>,
 }
 
 // === impl NvidiaNode ===
 
 impl NvidiaNode {
+    /// Keeps which partitions the present instances are, to identify them in later events.
+    pub(super) fn remember(&self, found: &Discovery) {
+        let cards = found.cards.iter().zip(&found.facts);
+        let live = cards.flat_map(|(card, facts)| OneCard { card, facts }.partitions());
+        let named = live.map(|live| ((live.at.card.clone(), live.handle.id), live.at.part()));
+        self.instances.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
+    }
+
+    /// The partition of an event that names an instance; the card, if no look at the card has ever found the instance.
+    fn part(&self, card: &CardUuid, id: u32) -> Part {
+        // A card that does not answer now has what it had.
+        drop(self.card(card));
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.get(&(card.clone(), id)).cloned().unwrap_or(Part::Card)
+    }
+
     /// Watches a card from now on.
     ///
     /// # Errors
@@ -42,23 +57,15 @@ impl NvidiaNode {
         let session = self.session.number();
         let set = self.session.call(|library| library.watch(card.as_str()));
         let set = set.map_err(|fault| health::error("its events".to_owned(), fault))?;
-        let mut watch = Watch { node, card: card.clone(), set, session, instances: Vec::new() };
-        // An instance may be gone when an event names it.
-        watch.learn();
-        Ok(watch)
+        // An instance may be gone when an event names it, so those of now are seen first.
+        drop(self.card(card));
+        Ok(Watch { node, card: card.clone(), set, session })
     }
 }
 
 // === impl Watch ===
 
 impl Watch {
-    /// The partition that is, or was last, an instance with this number.
-    fn part(&mut self, id: u32) -> Part {
-        self.learn();
-        let known = self.instances.iter().find(|(known, _)| *known == id);
-        known.map_or(Part::Card, |(_, part)| part.clone())
-    }
-
     /// The next event of a set that is registered now.
     fn wait(&mut self, millis: u32) -> Result<Option<Event>, Fault> {
         let node = Arc::clone(&self.node);
@@ -72,17 +79,6 @@ impl Watch {
             library.next_event(&self.set, millis)
         })
     }
-
-    /// Lists the present instances, to identify them in later events.
-    fn learn(&mut self) {
-        // A card that does not answer now had what it had.
-        for live in self.node.partitions().unwrap_or_default() {
-            if live.at.card == self.card {
-                self.instances.retain(|(id, _)| *id != live.handle.id);
-                self.instances.push((live.handle.id, live.at.part()));
-            }
-        }
-    }
 }
 
 impl CardEvents for Watch {
@@ -92,7 +88,9 @@ impl CardEvents for Watch {
         match self.wait(millis) {
             Ok(None) => Ok(None),
             Ok(Some(Event { xid, instance: None })) => event(Cause::Code(xid), Part::Card),
-            Ok(Some(Event { xid, instance: Some(id) })) => event(Cause::Code(xid), self.part(id)),
+            Ok(Some(Event { xid, instance: Some(id) })) => {
+                event(Cause::Code(xid), self.node.part(&self.card, id))
+            }
             Err(fault) if fault.is_lost() => {
                 self.node.changes.fetch_add(1, Ordering::AcqRel);
                 event(Cause::Lost, Part::Card)
