@@ -41,4 +41,4 @@ mod card_events;
 mod card_watches;
 mod locks;
 mod publish_gate;
-mod start_pages;
+mod unused_pages;

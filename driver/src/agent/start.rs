@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use super::governors::Governors;
 use super::simulated::ContainerCards;
-use super::start_pages;
+use super::unused_pages;
 use super::store::told;
 use super::takeover::{NodeSource, OpenNode};
 use crate::hardware::vendors::HostRoots as DriverPlace;
@@ -133,7 +133,7 @@ async fn serve(settings: AgentSettings, mut opening: NodeReceiver) -> Result<(),
     let (observed, publication) = watch::channel(Publication::default());
     let publisher = Publisher::new(&connection, settings.node_name.clone());
     let publisher = tokio::spawn(publisher.run(to_publish, observed));
-    tokio::spawn(start_pages::release_when_in_sync(publication.clone()));
+    tokio::spawn(unused_pages::release_from_time_to_time(publication.clone()));
     let opened = |opened: Result<_, oneshot::error::RecvError>| match opened {
         Ok(opened) => Ok(opened?),
         Err(_) => Err(AgentFailure::NotOpened),

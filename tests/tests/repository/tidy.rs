@@ -42,7 +42,7 @@ const ONLY: &[(&str, &[&str])] = &[
         "unsafe {",
         &[
             "driver/backends/",
-            "driver/src/agent/start_pages.rs",
+            "driver/src/agent/unused_pages.rs",
             "driver/src/bin/aliquot.rs",
             "driver/src/cli/demo/tenant.rs",
             "driver/src/config.rs",

@@ -1,36 +1,57 @@
-//! Pages of the program that its start needed, given back once the agent serves.
+//! Memory that the agent needed for a while, given back once it serves and then once a minute.
 //!
 //! A start runs through most of the program once: options, driver libraries to install, catalogue, TLS, the first publication.
-//! The kernel maps the file in large pieces and keeps them mapped until memory is short. The pages of a mapping that nothing
-//! wrote are the file's; the next use maps them again, from the page cache or else from the disk.
+//! A burst of Pods does so again. The kernel maps the file in large pieces and keeps them mapped until memory is short. The pages of
+//! a mapping that nothing wrote are the file's; the next use maps them again, from the page cache or else from the disk. The C
+//! library keeps what was freed for each thread that asked, until it is told to give it back.
 
-#![expect(unsafe_code, reason = "the kernel is told which pages of this program it may unmap")]
+#![expect(unsafe_code, reason = "kernel and C library are told what this program does not need")]
 
 use std::ffi::c_void;
 use std::fs;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use nix::sys::mman::{MmapAdvise, madvise};
 use tokio::sync::watch;
 
 use crate::ports::Publication;
 
-/// Waits until the server has the slices, then gives the pages back.
-pub(super) async fn release_when_in_sync(mut publication: watch::Receiver<Publication>) {
+/// Time between two times.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Waits until the server has the slices, then gives memory back for as long as the agent runs.
+pub(super) async fn release_from_time_to_time(mut publication: watch::Receiver<Publication>) {
     if publication.wait_for(|observed| observed.in_sync).await.is_err() {
         return;
     }
-    match tokio::task::spawn_blocking(release).await {
-        Ok(Ok(mappings)) => tracing::debug!(mappings, "pages of the start are given back"),
-        Ok(Err(error)) => tracing::debug!("pages of the start stay: {error}"),
-        Err(_) => {}
+    loop {
+        match tokio::task::spawn_blocking(release).await {
+            Ok(Ok(mappings)) => tracing::trace!(mappings, "unused pages are given back"),
+            Ok(Err(error)) => return tracing::debug!("unused pages stay: {error}"),
+            Err(_) => return,
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Unmaps what this program's file alone can restore; from how many mappings.
+/// Gives back what was freed, and unmaps what the program's file can restore; from how many mappings.
 fn release() -> io::Result<usize> {
+    trim();
+    unmap()
+}
+
+/// Has the C library give back what was freed.
+fn trim() {
+    // SAFETY: the call takes the allocator's own locks, and touches no memory in use.
+    #[cfg(target_env = "gnu")]
+    let _was_any = unsafe { libc::malloc_trim(0) };
+}
+
+/// Unmaps what this program's file alone can restore; from how many mappings.
+fn unmap() -> io::Result<usize> {
     let program = fs::read_link("/proc/self/exe")?;
     let (program, smaps) = (program.display().to_string(), fs::read_to_string("/proc/self/smaps")?);
     let mappings = unwritten(&smaps, &program);
