@@ -12,8 +12,8 @@
 //!
 //! Simulated cards have the size in their directory, or else the simulation's default. It is read each time.
 //!
-//! Only a run that is alone on its memory measures, before its command starts and without the node's lock
-//! (`driver/src/node/contexts.rs`): no tenant can then falsify a difference.
+//! A run that is alone on its memory measures, before its command starts and without the node's lock; an agent measures cards
+//! without claims (`driver/src/node/contexts.rs`): no tenant can then falsify a difference.
 
 mod holder;
 mod pages;
@@ -30,6 +30,7 @@ use aliquot_core::ports::{BackendError, CardUsage, DeviceBackend};
 use aliquot_core::units::Bytes;
 use aliquot_sim_device::Node as SimulatedNode;
 
+pub use holder::HolderCommand;
 pub(crate) use holder::READY;
 pub(crate) use pages::PROBES;
 
@@ -54,8 +55,9 @@ pub fn gauge(source: ContextSource) -> Option<Arc<dyn ContextGauge>> {
     match source {
         ContextSource::Unknown => None,
         ContextSource::Simulated { state } => Some(Arc::new(SimulatedGauge { state })),
-        ContextSource::Measured { cards, driver, slow } => {
-            Some(Arc::new(MachineGauge { cards, driver, program: OWN_PROGRAM.into(), slow }))
+        ContextSource::Measured { cards, driver, library, slow } => {
+            let holder = HolderCommand { program: OWN_PROGRAM.into(), library };
+            Some(Arc::new(MachineGauge { cards, driver, holder, slow }))
         }
     }
 }
@@ -109,8 +111,8 @@ pub struct MachineGauge {
     pub cards: Arc<dyn DeviceBackend>,
     /// Version of the driver, for which measurements are stored.
     pub driver: String,
-    /// This program.
-    pub program: PathBuf,
+    /// The process that creates the context.
+    pub holder: HolderCommand,
     /// Called for a card on which a process needs more than a second to create its context.
     pub slow: fn(&CardUuid),
 }
@@ -157,7 +159,7 @@ impl ContextGauge for MachineGauge {
         let mut tries = Vec::new();
         let mut before = self.cards.usage(visible)?;
         while tries.len() < TRIES_MAX {
-            let mut holder = Holder::start(&self.program, visible, LIMIT, self.slow)?;
+            let mut holder = Holder::start(&self.holder, visible, LIMIT, self.slow)?;
             let with = self.cards.usage(visible)?;
             if let Some(own) = own(&before, &with, holder.pid()) {
                 // Without them 2 MiB is assumed, the page of every card since Pascal.

@@ -80,6 +80,8 @@ pub enum ContextSource {
         cards: Arc<dyn DeviceBackend>,
         /// Version of the driver, for which measurements are stored.
         driver: String,
+        /// The library that makes contexts; `None`: the loader's.
+        library: Option<PathBuf>,
         /// Called with a card if its context takes long to measure.
         slow: fn(&CardUuid),
     },
@@ -137,6 +139,7 @@ impl Hardware {
         let measured = |driver: &str| ContextSource::Measured {
             cards: machine.backend(),
             driver: driver.to_owned(),
+            library: machine.context_library().map(Path::to_owned),
             slow,
         };
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use super::governors::Governors;
 use super::simulated::ContainerCards;
-use super::unused_pages;
-use super::store::told;
+use super::store::{NodeStore, told};
 use super::takeover::{NodeSource, OpenNode};
+use super::unused_pages;
 use crate::hardware::vendors::HostRoots as DriverPlace;
 use crate::hardware::{
     Hardware, HardwareError, node_spec, open_machine_for_containers, read_catalogue, read_policy,
@@ -28,7 +28,7 @@ use crate::health::HealthBook;
 use crate::kube::pod_names::PodNames;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
 use crate::kubelet::sockets::{SocketError, secure_directory};
-use crate::node::{Access, Dirs, Node, NodeParts, OpenError};
+use crate::node::{Access, Dirs, Node, NodeParts, NodeService, OpenError};
 use crate::ports::Publication;
 use crate::run::cards::Cards;
 use crate::run::machine::LocalMachine;
@@ -41,6 +41,10 @@ use crate::state_dir::{self, StateDirError};
 const WORKERS: usize = 2;
 /// The node is open within this time unless another process owns it: its recovery precedes the registration.
 const OPENED_AT_ONCE: Duration = Duration::from_millis(500);
+/// When contexts are measured first: publication and registration precede it.
+const FIRST_MEASUREMENT: Duration = Duration::from_secs(3);
+/// Time between two looks for cards on which a context was not measured yet.
+const NEXT_MEASUREMENT: Duration = Duration::from_secs(60);
 /// What offers are made for until the server has answered: the oldest version with all fields.
 const SERVER_UNTIL_KNOWN: ServerVersion = ServerVersion::with_default_gates(36, 2);
 
@@ -193,9 +197,13 @@ fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
     let access = Access::Own(settings.state_wait);
     let (opens, opening) = oneshot::channel();
     let open = move || {
-        let node = open_node(parts, &dirs, access, cards);
+        let (node, service) = match open_node(parts, &dirs, access, cards) {
+            Ok((node, service)) => (Ok(node), Arc::downgrade(&service)),
+            Err(error) => (Err(error), Weak::new()),
+        };
         // Without a receiver the agent has ended, and the node is closed again.
         drop(opens.send(node));
+        measure_contexts(&service);
     };
     let thread = thread::Builder::new().name("aliquot-open".to_owned());
     thread.spawn(open).map_err(StartError::Runtime)?;
@@ -208,7 +216,7 @@ fn open_node(
     dirs: &Dirs,
     access: Access,
     cards: Arc<dyn Cards + Send + Sync>,
-) -> Result<OpenNode, OpenError> {
+) -> Result<(OpenNode, Arc<NodeService>), OpenError> {
     let (mut node, recovery) = Node::open(parts, dirs, access)?;
     match sweep(&mut node, &dirs.state) {
         Ok(swept) => {
@@ -232,7 +240,19 @@ fn open_node(
     }
     let grants = node.grants_dir().to_owned();
     let governors = Governors::new(grants.with_file_name(""), grants, cards);
-    Ok(OpenNode { store: Arc::new(node.into_service()), governors: Arc::new(Mutex::new(governors)) })
+    let service = Arc::new(node.into_service());
+    let store: Arc<dyn NodeStore> = Arc::<NodeService>::clone(&service);
+    Ok((OpenNode { store, governors: Arc::new(Mutex::new(governors)) }, service))
+}
+
+/// Measures contexts on cards without claims for as long as the node is open: after the start, and when a card has become idle.
+fn measure_contexts(service: &Weak<NodeService>) {
+    thread::sleep(FIRST_MEASUREMENT);
+    while let Some(service) = service.upgrade() {
+        service.measure_idle_cards();
+        drop(service);
+        thread::sleep(NEXT_MEASUREMENT);
+    }
 }
 
 /// Hardware, opened.
@@ -250,8 +270,8 @@ fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<AgentHardware,
     for trouble in machine.backend().trouble() {
         tracing::warn!("{trouble}");
     }
-    let measuring = |card: &CardUuid| tracing::info!(card = %card, "measuring the size of a context");
-    let hardware = Hardware::machine(&machine, measuring)?;
+    let slow = |card: &CardUuid| tracing::info!(%card, "measuring the size of a context takes long");
+    let hardware = Hardware::machine(&machine, slow)?;
     Ok(AgentHardware {
         hardware,
         catalogue: machine.catalogue().clone(),

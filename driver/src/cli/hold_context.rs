@@ -4,6 +4,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use aliquot_core::id::CardUuid;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,6 +20,8 @@ pub(super) struct Args {
     /// UUID of the only card or MIG instance that `CUDA_VISIBLE_DEVICES` shows
     #[arg(value_parser = card)]
     card: CardUuid,
+    /// Library that makes the context, instead of the loader's libcuda.so.1
+    library: Option<PathBuf>,
 }
 
 fn card(text: &str) -> Result<CardUuid, String> {
@@ -31,7 +34,7 @@ pub(super) fn run(args: &Args) -> u8 {
     if input_has_ended() {
         return 1;
     }
-    match Context::make(&args.card) {
+    match Context::make(&args.card, args.library.as_deref()) {
         Ok(context) => {
             if say(READY).is_ok() {
                 serve(&context);

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,15 @@ const END: Duration = Duration::from_secs(2);
 /// Time between two polls for its end.
 const STEP: Duration = Duration::from_millis(1);
 
+/// How such a process is started.
+#[derive(Clone, Debug)]
+pub struct HolderCommand {
+    /// This program.
+    pub program: PathBuf,
+    /// The library that makes contexts; `None`: the loader's.
+    pub library: Option<PathBuf>,
+}
+
 /// A process with a context.
 #[derive(Debug)]
 pub(super) struct Holder {
@@ -44,13 +53,13 @@ pub(super) struct Holder {
 impl Holder {
     /// Starts it; it has its context when this returns. Calls `slow` if that takes long.
     pub(super) fn start(
-        program: &Path,
+        holder: &HolderCommand,
         visible: &CardUuid,
         limit: Duration,
         slow: fn(&CardUuid),
     ) -> Result<Self, ContextSizeError> {
-        let mut command = Command::new(program);
-        command.arg(COMMAND).arg(visible.as_str());
+        let mut command = Command::new(&holder.program);
+        command.arg(COMMAND).arg(visible.as_str()).args(&holder.library);
         command.env_clear().envs(without_preloads()).env(VISIBLE_CARDS, visible.as_str());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(ContextSizeError::Start)?;
@@ -165,7 +174,8 @@ mod tests {
     /// The error for another program that gets these arguments.
     fn comes_of(program: &str) -> ContextSizeError {
         let card = CardUuid::new("GPU-1").unwrap();
-        Holder::start(Path::new(program), &card, Duration::from_secs(60), |_| {}).unwrap_err()
+        let holder = HolderCommand { program: program.into(), library: None };
+        Holder::start(&holder, &card, Duration::from_secs(60), |_| {}).unwrap_err()
     }
 
     #[test]

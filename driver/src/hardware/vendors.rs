@@ -43,6 +43,8 @@ struct VendorCards {
     backend: Arc<dyn DeviceBackend>,
     /// What else on the host gives out or limits the cards, one line each.
     others: Vec<String>,
+    /// The library of compute programs, if it is not the loader's.
+    compute: Option<PathBuf>,
 }
 
 /// Why a vendor has no cards here.
@@ -70,7 +72,8 @@ fn nvidia(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<VendorCard
     })?;
     let (driver, catalogue) = (node.driver(), node.catalogue().clone());
     let others = place.map(|place| others(place, node.files())).unwrap_or_default();
-    Ok(VendorCards { vendor: cuda(), driver, catalogue, backend: node, others })
+    let compute = node.files().and_then(|files| files.compute.clone());
+    Ok(VendorCards { vendor: cuda(), driver, catalogue, backend: node, others, compute })
 }
 
 fn ascend(catalogue: &Catalogue, _: Option<&HostRoots>) -> Result<VendorCards, NoVendorCards> {
@@ -80,7 +83,7 @@ fn ascend(catalogue: &Catalogue, _: Option<&HostRoots>) -> Result<VendorCards, N
         false => NoVendorCards::Broken(chain(&error)),
     })?;
     let (driver, catalogue) = (node.driver().to_owned(), node.catalogue().clone());
-    Ok(VendorCards { vendor: dcmi(), driver, catalogue, backend: node, others: Vec::new() })
+    Ok(VendorCards { vendor: dcmi(), driver, catalogue, backend: node, others: Vec::new(), compute: None })
 }
 
 /// NPUs of a machine below another root than this machine's, such as simulated ones.
@@ -137,6 +140,8 @@ pub struct MachineCards {
     drivers: Vec<(&'static str, String)>,
     /// Version of the driver for which sizes of contexts are kept.
     context_driver: Option<String>,
+    /// The library that makes contexts, if it is not the loader's.
+    context_library: Option<PathBuf>,
     catalogue: Catalogue,
     others: Vec<String>,
 }
@@ -174,12 +179,12 @@ impl MachineCards {
         let mut catalogue = catalogue.clone();
         let (mut members, mut vendors, mut drivers) = (Vec::new(), Vec::new(), Vec::new());
         let (mut broken, mut reasons, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let mut context_driver = None;
+        let (mut context_driver, mut context_library) = (None, None);
         for (name, open) in VENDORS {
             match without_signals(|| open(&catalogue, place)) {
                 Ok(opened) => {
                     if opened.vendor == cuda() {
-                        context_driver = Some(opened.driver.clone());
+                        (context_driver, context_library) = (Some(opened.driver.clone()), opened.compute);
                     }
                     catalogue = opened.catalogue;
                     vendors.push(opened.vendor);
@@ -198,7 +203,7 @@ impl MachineCards {
             return Err(NoCards { reasons, is_absence: broken.is_empty() });
         }
         let cards = Arc::new(Composite::new(members).without(broken));
-        Ok(Arc::new(Self { cards, vendors, drivers, context_driver, catalogue, others }))
+        Ok(Arc::new(Self { cards, vendors, drivers, context_driver, context_library, catalogue, others }))
     }
 
     /// The cards, behind one backend.
@@ -223,6 +228,12 @@ impl MachineCards {
     #[must_use]
     pub fn context_driver(&self) -> Option<&str> {
         self.context_driver.as_deref()
+    }
+
+    /// The library that makes contexts; `None`: the loader's.
+    #[must_use]
+    pub fn context_library(&self) -> Option<&Path> {
+        self.context_library.as_deref()
     }
 
     /// What else on the host gives out or limits the cards, one line each; told only where they were opened for containers.

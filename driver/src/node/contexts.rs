@@ -6,6 +6,8 @@
 //! | of a run that was just prepared | no other claim has a part of it | it is measured, stored and published |
 //! | else | | its first processes find it out, as far as they can |
 //!
+//! An agent measures cards on which there is no claim, and stores the size for the claims to come.
+//!
 //! Measuring may take long, and the node is open to others meanwhile:
 //!
 //! ```text
@@ -15,7 +17,7 @@
 //! ```
 //!
 //! A claim that came meanwhile may have falsified the result, so it is discarded then. After a slow failure, claims of the next
-//! minutes report its reason and do not measure.
+//! minutes report its reason and do not measure; an agent does so after every failure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,12 +25,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_abi::limits::{CONTEXT_BYTES_PRESUMED, Limits, MemoryLimit};
+use aliquot_core::card::{Card, Supply};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, ClaimUid};
+use aliquot_core::partition::Part;
+use aliquot_core::ports::BackendError;
 use aliquot_core::units::Bytes;
 
 use super::Node;
 use super::operate::NodeOperation;
+use super::service::NodeService;
 use super::site::Site;
 use super::state::StateAccess;
 use crate::checkpoint::{ContextDevice, ContextSizes, FAILURE_KEPT, Phase, SizesFault};
@@ -36,6 +42,7 @@ use crate::clock::{self, Moment};
 use crate::contexts::{ContextGauge, ContextSizeError};
 use crate::error_text::chain;
 use crate::grant_file;
+use crate::hardware::vendors::cuda;
 use crate::prepare::PrepareError;
 use crate::region::{self, Footprint};
 
@@ -143,30 +150,50 @@ impl Node {
         if measured.outcome.is_ok() && !self.is_alone(uid, &measured.ground) {
             return Ok(());
         }
-        self.notes.extend(measured.note());
-        let (path, ground) = (self.site.sizes_path(), &measured.ground);
-        let Some(driver) = self.site.parts.gauge.as_ref().and_then(|gauge| gauge.driver().map(str::to_owned))
-        else {
-            return Ok(());
-        };
-        let kept = ContextSizes::read(&path, &driver);
-        self.notes.extend(kept.as_ref().err().map(|fault| unread(&path, fault)));
-        let mut sizes = kept.unwrap_or_else(|_| ContextSizes::none(&driver));
-        match &measured.outcome {
-            Ok(bytes) => sizes.note(ground.clone(), *bytes),
-            Err(why) if measured.took >= COSTLY => {
-                sizes.note_failure(ground.clone(), Moment::now(), &chain(why));
-            }
-            Err(_) => return Ok(()),
-        }
-        if let Err(error) = sizes.store(&path, &self.site.parts.disk) {
-            let path = path.display();
-            self.notes.push(format!("{path}: what a context takes is not kept: {error}"));
-        }
+        let costly = measured.took >= COSTLY;
+        self.notes.extend(self.site.keep(measured, |_| costly));
+        let ground = &measured.ground;
         match &measured.outcome {
             Ok(bytes) => self.site.publish(self.grants(), ground, *bytes),
             Err(_) => Ok(()),
         }
+    }
+}
+
+// === impl NodeService ===
+
+impl NodeService {
+    /// Measures what a context takes on each card without a claim, where it is unknown, and stores it for the claims to come. Takes
+    /// a second or more on each; the node serves other calls meanwhile.
+    pub fn measure_idle_cards(&self) {
+        let Some(gauge) = self.site.parts.gauge.clone() else { return };
+        let cards = match self.site.unmeasured_cards(gauge.as_ref()) {
+            Ok(cards) => cards,
+            Err(error) => return tracing::debug!("contexts are not measured: {error}"),
+        };
+        for card in cards {
+            let Some(before) = self.idle_since(&card) else { continue };
+            let measurement =
+                ContextMeasurement { gauge: Arc::clone(&gauge), ground: whole(&card), visible: card.clone() };
+            let measured = measurement.take();
+            // Of a claim that came and went, a process may have allocated or freed.
+            if self.idle_since(&card) != Some(before) {
+                continue;
+            }
+            if let Ok(size) = &measured.outcome {
+                tracing::info!(%card, bytes = size.context.0, "measured what a context takes");
+            }
+            for note in self.site.keep(&measured, |_| true) {
+                tracing::warn!("{note}");
+            }
+        }
+    }
+
+    /// The number of journalled changes, if no claim has a part of the card.
+    fn idle_since(&self, card: &CardUuid) -> Option<u64> {
+        let state = self.state.lock();
+        let mut grants = state.journal().claims.values().flat_map(|record| &record.plan.grants);
+        grants.all(|grant| grant.card != *card).then_some(state.changes)
     }
 }
 
@@ -184,6 +211,45 @@ impl Site {
             Some((ground(grant), CardUuid::new(limits.card.as_str()).ok()?))
         };
         grants.filter_map(counted).collect()
+    }
+
+    /// Stores a measurement, or that it failed where that is worth it. What people are to be told.
+    fn keep(&self, measured: &MeasuredContext, is_kept: impl Fn(&ContextSizeError) -> bool) -> Vec<String> {
+        let mut notes: Vec<String> = measured.note().into_iter().collect();
+        let gauge = self.parts.gauge.as_ref();
+        let Some(driver) = gauge.and_then(|gauge| gauge.driver()) else { return notes };
+        let path = self.sizes_path();
+        let kept = ContextSizes::read(&path, driver);
+        notes.extend(kept.as_ref().err().map(|fault| unread(&path, fault)));
+        let mut sizes = kept.unwrap_or_else(|_| ContextSizes::none(driver));
+        match &measured.outcome {
+            Ok(bytes) => sizes.note(measured.ground.clone(), *bytes),
+            Err(why) if is_kept(why) => {
+                sizes.note_failure(measured.ground.clone(), Moment::now(), &chain(why));
+            }
+            Err(_) => return notes,
+        }
+        if let Err(error) = sizes.store(&path, &self.parts.disk) {
+            let path = path.display();
+            notes.push(format!("{path}: what a context takes is not kept: {error}"));
+        }
+        notes
+    }
+
+    /// Cards that work, on which contexts can be made and their size is unknown and was not looked for of late.
+    fn unmeasured_cards(&self, gauge: &dyn ContextGauge) -> Result<Vec<CardUuid>, BackendError> {
+        let Some(driver) = gauge.driver() else { return Ok(Vec::new()) };
+        let sizes = ContextSizes::load(&self.sizes_path(), driver);
+        let now = Moment::now();
+        let is_wanted = |card: &Card| {
+            let ground = whole(&card.uuid);
+            card.vendor == cuda()
+                && card.supply == Supply::All
+                && card.why_unwell(&Part::Card).is_none()
+                && sizes.of(&ground).is_none()
+                && sizes.failure(&ground, &now).is_none()
+        };
+        Ok(self.look()?.cards.into_iter().filter(is_wanted).map(|card| card.uuid).collect())
     }
 
     fn sizes_path(&self) -> PathBuf {
@@ -252,6 +318,10 @@ fn unread(path: &Path, fault: &SizesFault) -> String {
 fn tried(why: &str, ago: Duration) -> String {
     let left = FAILURE_KEPT.saturating_sub(ago);
     format!("{why} (tried {} s ago, and again in {} s)", ago.as_secs(), left.as_secs())
+}
+
+fn whole(card: &CardUuid) -> ContextDevice {
+    ContextDevice { card: card.clone(), template: None }
 }
 
 fn ground(grant: &Grant) -> ContextDevice {

@@ -22,8 +22,8 @@ use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 
 /// One node, with many callers. Calls block; those for other cards do not wait for each other.
 pub struct NodeService {
-    site: Site,
-    state: Mutex<State>,
+    pub(super) site: Site,
+    pub(super) state: Mutex<State>,
     /// Keeps other processes out.
     _lock: Option<Flock<File>>,
 }

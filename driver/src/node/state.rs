@@ -26,6 +26,8 @@ pub(crate) struct State {
     ledger: Option<Accounts>,
     /// Goes up when partitions stop being ours: what was discovered before may show them as foreign ones.
     pub(super) ended: u64,
+    /// Changes of the journal since it was opened.
+    pub(super) changes: u64,
 }
 
 /// The ledger, for as long as the cards stay as they were.
@@ -53,7 +55,7 @@ impl StateAccess for ExclusiveState<'_> {
 
 impl State {
     pub(super) fn new(store: JournalStore, offers: OnceLock<Arc<Offers>>, server: ServerVersion) -> Self {
-        Self { store, offers, server, ledger: None, ended: 0 }
+        Self { store, offers, server, ledger: None, ended: 0, changes: 0 }
     }
 
     pub(super) const fn journal(&self) -> &Journal {
@@ -93,6 +95,7 @@ impl State {
         let change = change.news_to(self.journal());
         let entries = change.clone();
         self.store.commit(change)?;
+        self.changes += 1;
         for entry in entries.entries() {
             match entry {
                 JournalEntry::Claim(record) => self.book(&record.plan),

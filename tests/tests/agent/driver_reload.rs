@@ -3,11 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use aliquot_core::id::CardUuid;
 use aliquot_core::ports::DISCOVERY_AGE_MAX;
+use aliquot_core::units::Bytes;
+use aliquot_driver::checkpoint::{ContextDevice, ContextSizes};
 use aliquot_sim_device::{Card, Placement, ReportPosition};
 use aliquot_tests::fake_apiserver::FakeApiServer;
 use aliquot_tests::fake_kubelet::FakeKubelet;
@@ -38,10 +42,15 @@ fn start(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet) -> (C
     let host = machine.dir().join("host");
     fs::create_dir(&host).unwrap();
     load_driver(machine, &host, 1);
+    (plugin(machine, server, kubelet, &host).spawn().unwrap(), host)
+}
+
+fn plugin(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet, host: &Path) -> Command {
     let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
     plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
-    plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(&host);
-    (plugin.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(), host)
+    plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(host);
+    plugin.stdout(Stdio::null()).stderr(Stdio::null());
+    plugin
 }
 
 /// Times at which cards were enumerated: each call for their number reports an error of a program on the first card.
@@ -175,6 +184,50 @@ async fn xid_of_an_instance_that_is_gone_counts_against_its_place() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(notes().contains("1g.10gb@3"), "{}", notes());
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+}
+
+/// The host's driver is below its root; the loader has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn contexts_of_idle_cards_are_measured_with_the_hosts_driver() {
+    let (machine, server, kubelet) = (
+        Machine::of("context_bytes = 314572800\n[[card]]\n"),
+        FakeApiServer::start(),
+        FakeKubelet::default(),
+    );
+    let host = machine.dir().join("host");
+    let libraries = host.join("usr/lib/x86_64-linux-gnu");
+    fs::create_dir_all(&libraries).unwrap();
+    load_driver(&machine, &host, 1);
+    for name in ["libnvidia-ml.so", "libcuda.so"] {
+        let file = format!("{name}.580.65.06");
+        fs::copy(machine.bench.libraries().join(format!("{name}.1")), libraries.join(&file)).unwrap();
+        symlink(file, libraries.join(format!("{name}.1"))).unwrap();
+    }
+    let mut plugin = plugin(&machine, &server, &kubelet, &host);
+    let mut plugin = plugin.env_remove("LD_LIBRARY_PATH").spawn().unwrap();
+    kubelet.register().await;
+    let began = Instant::now();
+    let cards: Vec<CardUuid> = machine
+        .bench
+        .device()
+        .cards()
+        .iter()
+        .map(|card| CardUuid::new(card.facts().uuid.as_str()).unwrap())
+        .collect();
+    let size = |card: &CardUuid| {
+        let sizes = ContextSizes::load(&machine.state().join("contexts"), "580.65.06");
+        sizes.of(&ContextDevice { card: card.clone(), template: None }).map(|size| size.context)
+    };
+    while cards.iter().any(|card| size(card) != Some(Bytes(314_572_800))) {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            cards.iter().map(size).collect::<Vec<_>>()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     plugin.kill().unwrap();
     plugin.wait().unwrap();
 }

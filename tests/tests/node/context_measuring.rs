@@ -5,10 +5,21 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Output, Stdio};
+use std::sync::{Arc, Mutex, Weak};
 
-use aliquot_driver::region;
+use aliquot_abi::limits::Pages;
+use aliquot_core::card::Health;
+use aliquot_core::dra::ResourceClaim;
+use aliquot_core::id::{CardUuid, ClaimUid};
+use aliquot_core::units::Bytes;
+use aliquot_driver::checkpoint::{ContextDevice, ContextSizes};
+use aliquot_driver::contexts::{ContextGauge, ContextSizeError};
+use aliquot_driver::disk::Disk;
+use aliquot_driver::node::{Access, Dirs, Node, NodeParts, NodeService};
+use aliquot_driver::region::{self, Footprint};
 use aliquot_tests::local::wait_for;
 use aliquot_tests::machine::Machine;
+use aliquot_tests::node::{Want, World, claim};
 
 /// Of the simulated cards, as `driver/backends/sim/README.md` says.
 const CONTEXT: u64 = 480 << 20;
@@ -121,4 +132,88 @@ fn measurement_beside_a_new_claim_is_discarded() {
     let output = beside.ended();
     assert_eq!((output.status.code(), err(&output).as_str()), (Some(42), ""));
     assert_eq!((machine.told_quietly(), machine.claims()), (CONTEXT, 0));
+}
+
+const DRIVER: &str = "580.65.06";
+
+/// Measures at once, notes where, and prepares a claim meanwhile.
+#[derive(Debug, Default)]
+struct Gauge {
+    measured: Mutex<Vec<CardUuid>>,
+    fails: Mutex<bool>,
+    meanwhile: Mutex<Option<ResourceClaim>>,
+    node: Mutex<Weak<NodeService>>,
+}
+
+impl ContextGauge for Gauge {
+    fn driver(&self) -> Option<&str> {
+        Some(DRIVER)
+    }
+
+    fn measure(&self, visible: &CardUuid) -> Result<Footprint, ContextSizeError> {
+        self.measured.lock().unwrap().push(visible.clone());
+        if let Some(claim) = self.meanwhile.lock().unwrap().take() {
+            let node = self.node.lock().unwrap().upgrade().unwrap();
+            node.prepare(&claim).unwrap();
+            node.release(&ClaimUid::new(claim.uid.as_str()).unwrap()).unwrap();
+        }
+        match *self.fails.lock().unwrap() {
+            true => Err(ContextSizeError::Ended),
+            false => Ok(Footprint { context: Bytes(CONTEXT), pages: Pages::ASSUMED }),
+        }
+    }
+}
+
+/// A node with idle cards, its gauge, and claims on its first two cards.
+fn idle_node(world: &World) -> (Arc<NodeService>, Arc<Gauge>, [ResourceClaim; 2], Vec<CardUuid>) {
+    let gauge: Arc<Gauge> = Arc::default();
+    let parts = NodeParts { gauge: Some(gauge.clone()), ..world.parts(Disk::default()) };
+    let node = Node::open(parts, &Dirs::in_state(world.state()), Access::Change).unwrap().0;
+    let want = |card| Want { card, part: "card", memory_mib: Some(1024), cores: 1 };
+    let claims = [0, 1].map(|card| claim(&node, &format!("c{card}"), &[want(card)]));
+    let cards = node.inventory().unwrap().cards.into_iter().map(|card| card.uuid).collect();
+    let service = Arc::new(node.into_service());
+    *gauge.node.lock().unwrap() = Arc::downgrade(&service);
+    (service, gauge, claims, cards)
+}
+
+#[test]
+fn idle_cards_are_measured_once_for_claims_to_come() {
+    let world = World::new("t4-2", "");
+    let (node, gauge, [first, second], cards) = idle_node(&world);
+    let measured = || std::mem::take(&mut *gauge.measured.lock().unwrap());
+    node.prepare(&first).unwrap();
+    node.measure_idle_cards();
+    assert_eq!(measured(), [cards[1].clone()], "the other card has a claim");
+    node.prepare(&second).unwrap();
+    let files = fs::read_dir(node.grants_dir().join("c1")).unwrap();
+    let share = files.map(|file| file.unwrap().path()).find(|path| path.is_dir()).unwrap();
+    assert_eq!(region::read(&share.join("limits")).unwrap().context_bytes, CONTEXT);
+    node.release(&ClaimUid::new(first.uid.as_str()).unwrap()).unwrap();
+    node.measure_idle_cards();
+    node.measure_idle_cards();
+    assert_eq!(measured(), [cards[0].clone()], "each is measured once");
+}
+
+#[test]
+fn idle_cards_that_break_or_get_a_claim_stay_unmeasured() {
+    let world = World::new("t4-2", "");
+    let (node, gauge, [first, _], cards) = idle_node(&world);
+    let kept = |card: &CardUuid| {
+        let ground = ContextDevice { card: card.clone(), template: None };
+        ContextSizes::load(&world.state().join("contexts"), DRIVER).of(&ground).is_some()
+    };
+    let broken = Health::Unhealthy("it fell off the bus".to_owned());
+    world.hardware().set_health(&cards[1], &broken).unwrap();
+    *gauge.meanwhile.lock().unwrap() = Some(first);
+    node.measure_idle_cards();
+    assert_eq!((gauge.measured.lock().unwrap().len(), kept(&cards[0])), (1, false), "a claim came and went");
+    node.measure_idle_cards();
+    assert_eq!((gauge.measured.lock().unwrap().len(), kept(&cards[0])), (2, true));
+    // A failure is not repeated at once.
+    world.hardware().set_health(&cards[1], &Health::Healthy).unwrap();
+    *gauge.fails.lock().unwrap() = true;
+    node.measure_idle_cards();
+    node.measure_idle_cards();
+    assert_eq!((gauge.measured.lock().unwrap().len(), kept(&cards[1])), (3, false));
 }

@@ -42,6 +42,8 @@ const DEBIAN_DIR: &str = "/usr/lib/aarch64-linux-gnu";
 const DEBIAN_DIR: &str = "/usr/lib/x86_64-linux-gnu";
 /// The library that names the driver's version.
 const MANAGEMENT: &str = "libnvidia-ml";
+/// The library of compute programs, by the name under which loaders look for it.
+const COMPUTE: &str = "libcuda.so.1";
 /// Libraries of compute, management and video: what CUDA programs load. Graphics is not among them.
 const FAMILIES: [&str; 19] = [
     "libcuda",
@@ -97,6 +99,8 @@ pub struct DriverFiles {
     pub version: String,
     /// The management library, as this process sees it.
     pub management: PathBuf,
+    /// The library of compute programs, as this process sees it; `None`: the driver has none there.
+    pub compute: Option<PathBuf>,
     /// What a container mounts.
     pub mounts: Vec<AccessMount>,
 }
@@ -246,6 +250,8 @@ impl<'p> Root<'p> {
             why: format!("found no version in its name, expected {MANAGEMENT}.so.<version>"),
         })?;
         let management = self.seen.join(file);
+        let compute = names.iter().find(|(_, names)| names.iter().any(|name| name == COMPUTE));
+        let compute = compute.map(|(file, _)| self.seen.join(file));
         let mut mounts = Vec::new();
         for (file, names) in &names {
             if version_of(file).is_some_and(|of| of != version) {
@@ -260,7 +266,7 @@ impl<'p> Root<'p> {
         }
         mounts.extend(self.programs());
         mounts.sort();
-        Ok(DriverFiles { root: self.host.to_owned(), version, management, mounts })
+        Ok(DriverFiles { root: self.host.to_owned(), version, management, compute, mounts })
     }
 
     fn programs(&self) -> Vec<AccessMount> {

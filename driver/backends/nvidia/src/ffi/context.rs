@@ -7,6 +7,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Write as _;
 use std::mem::ManuallyDrop;
+use std::path::Path;
 
 use aliquot_core::id::CardUuid;
 use libloading::Library;
@@ -101,13 +102,14 @@ const ATTACH_GLOBAL: c_uint = 1;
 // === impl Context ===
 
 impl Context {
-    /// Makes it on this card or MIG instance. `CUDA_VISIBLE_DEVICES` of this process names that and nothing else.
+    /// Makes it on this card or MIG instance. `CUDA_VISIBLE_DEVICES` of this process names that and nothing else. The library is that
+    /// file, or the one that the loader finds.
     ///
     /// # Errors
     /// There is no driver, it shows something else, or it refuses.
-    pub fn make(card: &CardUuid) -> Result<Self, NoContext> {
+    pub fn make(card: &CardUuid, library: Option<&Path>) -> Result<Self, NoContext> {
         // SAFETY: the vendor's library; its constructors are what every program that uses the card runs.
-        let library = unsafe { Library::new(LIBRARY) };
+        let library = unsafe { Library::new(library.unwrap_or(Path::new(LIBRARY))) };
         let library = ManuallyDrop::new(library.map_err(|error| NoContext::NotLoaded(error.to_string()))?);
         // SAFETY: the driver's own declaration of this name.
         let init: Init = unsafe { find(&library, "cuInit") }?;
