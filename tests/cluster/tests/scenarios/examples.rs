@@ -102,10 +102,10 @@ fn every_example_runs_as_written() {
     assert_eq!(found, all, "files of deploy/examples");
     assert_container_contents(&space);
     // A manifest that asks for more than it is expected to, and one that names no class, have to be caught.
-    let larger = text("shares.yaml").replace("memory: 8Gi", "memory: 1Gi").replace("cores: 30", "cores: 20");
+    let larger = text("shares.yaml").replace("memory: 8Gi", "memory: 1Gi").replace("cores: 30", "cores: 10");
     let larger = larger.replace("share", "larger").replace("larger.aliquot.dev", "share.aliquot.dev");
     let caught = play(&stage, &space, &larger, "larger", &["whole 8Gi 30"; 2], PATIENCE).unwrap_err();
-    assert!(caught.starts_with("larger: found [\"whole 1Gi 20\""), "{caught}");
+    assert!(caught.starts_with("larger: found [\"whole 1Gi 10\""), "{caught}");
     let classless =
         text("mig.yaml").replace("mig-1g-10gb", "classless").replace("name: mig\n", "name: classless\n");
     assert!(

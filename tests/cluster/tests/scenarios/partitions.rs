@@ -13,6 +13,8 @@ use crate::stage::{BRIEFLY, PATIENCE, Stage, pod, template};
 const SETS: [&[(&str, usize)]; 3] = [&[("1g", 7)], &[("3g", 2)], &[("4g", 1), ("3g", 1)]];
 /// More than the card has.
 const TOO_MANY: &[(&str, usize)] = &[("4g", 2)];
+// They leave room on the card: the scheduler may count a claim twice for a moment, and a Pod that fits only then waits five minutes
+// (`docs/upstream/capacity-in-flight-counted-twice.md`).
 const SHARES: usize = 20;
 
 fn templates(space: &Namespace<'_>) {
@@ -26,7 +28,7 @@ fn templates(space: &Namespace<'_>) {
         ("3g", class("mig-3g-71gb.aliquot.dev")),
         ("4g", class("mig-4g-71gb.aliquot.dev")),
         ("card", class("card.aliquot.dev")),
-        ("share", share(4 << 30, 5)),
+        ("share", share(4 << 30, 4)),
         ("in-partition", in_partition),
     ];
     for (name, requests) in all {
