@@ -27,16 +27,13 @@ extern int cuMemCreate(uint64_t *, size_t, const Properties *, unsigned long lon
 extern int cuMemAddressReserve(Pointer *, size_t, size_t, Pointer, unsigned long long);
 extern int cuMemAddressFree(Pointer, size_t), cuMemMap(Pointer, size_t, size_t, uint64_t, unsigned long long);
 extern int cuMemUnmap(Pointer, size_t), cuMemRetainAllocationHandle(uint64_t *, void *);
-extern int cuMulticastCreate(uint64_t *, const void *), cuMulticastAddDevice(uint64_t, int);
-extern int cuMulticastBindMem(uint64_t, size_t, uint64_t, size_t, size_t, unsigned long long);
-extern int cuMulticastUnbind(uint64_t, int, size_t, size_t);
 extern int cuDeviceGetDevResource(int, void *, unsigned), cuDevResourceGenerateDesc(void **, void *, unsigned);
 extern int cuGreenCtxCreate(void **, void *, int, unsigned), cuGreenCtxDestroy(void *), cuCtxFromGreenCtx(void **, void *);
 extern int cuCtxGetCurrent(void **), cuCtxSetLimit(unsigned, size_t);
 
 enum { OUT_OF_MEMORY = 2 };
 /* The first ones cost what price() says; what the others cost, the driver decides. */
-enum { PLAIN, PITCHED, MANAGED, ARRAY, MIPMAPPED, PHYSICAL, MAPPED, RETAINED, SPARSE, TEAM, GREEN, FAMILIES };
+enum { PLAIN, PITCHED, MANAGED, ARRAY, MIPMAPPED, PHYSICAL, MAPPED, RETAINED, GREEN, FAMILIES };
 enum { POOLED = FAMILIES, GRAPH, CAPTURED, CONTEXT, MODULE, ALL_FAMILIES };
 
 typedef struct {
@@ -97,9 +94,7 @@ static inline size_t price(int family, size_t size)
     }
     case PHYSICAL:
     case MAPPED:
-    case RETAINED:
-    case SPARSE:
-    case TEAM: return up(size, 2 << 20);
+    case RETAINED: return up(size, 2 << 20);
     case MODULE: return up(size, 64 << 10);
     default: return up(size, 512);
     }
@@ -130,37 +125,6 @@ static inline int take_retained(Entry *entry)
     if (answer)
         return answer;
     return cuMemRetainAllocationHandle(&entry->handle, (void *)(uintptr_t)entry->address) || give_mapped(entry) ? -1 : 0;
-}
-
-/* Memory that a part of a sparse array, or a multicast object, alone holds. */
-static inline int take_behind(Entry *entry)
-{
-    Properties card = {1, 0, 1, on_card};
-    Deep sparse = {1024, 1024, 0, 0x20, 1, 0x40};
-    struct {
-        unsigned devices;
-        size_t bytes;
-        uint64_t handle_types, flags;
-    } team = {1, entry->charged, 0, 0};
-    uint64_t memory = 0;
-    int answer = cuMemCreate(&memory, entry->charged, &card, 0), wrong;
-    if (answer)
-        return answer;
-    if (entry->family == SPARSE)
-        wrong = cuArray3DCreate_v2(&entry->array, &sparse) || put_behind(entry->array, 0, memory, NULL);
-    else
-        wrong = cuMulticastCreate(&entry->handle, &team) || cuMulticastAddDevice(entry->handle, on_card) ||
-                cuMulticastBindMem(entry->handle, 0, memory, 0, entry->charged, 0);
-    return wrong || cuMemRelease(memory) ? -1 : 0;
-}
-
-/* Taken away first, or gone with what holds it. */
-static inline int give_behind(const Entry *entry)
-{
-    int first = entry->charged / (2 << 20) % 2;
-    if (entry->family == SPARSE)
-        return (first && take_away(entry->array, 0, 64, NULL)) || cuArrayDestroy(entry->array);
-    return (first && cuMulticastUnbind(entry->handle, on_card, 0, entry->charged)) || cuMemRelease(entry->handle);
 }
 
 /* Memory had in a green context is the primary one's; the green one ends with it, or before it. */
@@ -214,7 +178,7 @@ static inline int take(Entry *entry, int family, size_t size)
     case MAPPED: return take_mapped(entry);
     case RETAINED: return take_retained(entry);
     case GREEN: return take_green(entry, size);
-    default: return take_behind(entry);
+    default: return -1;
     }
 }
 
@@ -226,8 +190,6 @@ static inline int give(Entry *entry)
     case PHYSICAL:
     case RETAINED: return cuMemRelease(entry->handle);
     case MAPPED: return give_mapped(entry);
-    case SPARSE:
-    case TEAM: return give_behind(entry);
     case GREEN: return (entry->object && cuGreenCtxDestroy(entry->object)) || cuMemFree_v2(entry->address);
     default: return cuMemFree_v2(entry->address);
     }

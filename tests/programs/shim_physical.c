@@ -34,6 +34,7 @@
      picture <array> <object>              cuExternalMemoryGetMappedMipmappedArray
      drop <object>                         cuDestroyExternalMemory
      free <range>, burn <array>            cuMemFree, cuMipmappedArrayDestroy
+     later <range>                         cuMemFreeAsync, in the stream of put and take
      work <nanos>, query                   in the stream of put and take
      busy, calm                            another thread takes and frees memory from now on, no longer
      leave                                 cuDevicePrimaryCtxRelease, while another thread asks what is free in a context of its own
@@ -104,7 +105,7 @@ extern int cuMulticastBindMem_v2(u64, int, size_t, u64, size_t, size_t, u64);
 extern int cuMulticastBindAddr(u64, size_t, u64, size_t, u64);
 extern int cuMulticastBindAddr_v2(u64, int, size_t, u64, size_t, u64);
 extern int cuMemAlloc_v2(u64 *, size_t), cuMemGetHandleForAddressRange(void *, u64, size_t, unsigned, u64);
-extern int cuMemFree_v2(u64);
+extern int cuMemFree_v2(u64), cuMemFreeAsync(u64, void *);
 extern int cuExternalMemoryGetMappedMipmappedArray(void **, void *, const Picture *);
 extern int cuStreamCreate(void **, unsigned), cuStreamQuery(void *);
 extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *);
@@ -358,6 +359,8 @@ static int others(const char *word, u64 a, u64 b, u64 c)
         return cuDestroyExternalMemory(objects[a]);
     if (!strcmp(word, "free"))
         return cuMemFree_v2(ranges[a]);
+    if (!strcmp(word, "later"))
+        return cuMemFreeAsync(ranges[a], stream);
     return strcmp(word, "burn") ? -1 : cuMipmappedArrayDestroy(arrays[a]);
 }
 

@@ -19,7 +19,8 @@
    at least as much is free then as the request takes, it has to be granted.
 
    `lasting` takes plain families and those that may stay accounted longer than on the card: physical memory with a shared handle,
-   which other processes import, memory of which another device has a range, and contexts with shrinking stacks. */
+   which other processes import, memory of which another device has a range, memory that a sparse array or a multicast object alone
+   holds, and contexts with shrinking stacks. */
 #define _GNU_SOURCE
 #include "shim_mixed.h"
 #include <fcntl.h>
@@ -94,7 +95,9 @@ static size_t part_of(int family, size_t size)
     case CAPTURED: return up(size, UNIT);
     case CONTEXT:
     case SHRUNK: return size;
-    case SHARED: return up(size, UNIT);
+    case SHARED:
+    case SPARSE:
+    case TEAM: return up(size, UNIT);
     case RANGED: return up(size, 4096);
     case IMPORTED: return PIECE;
     default: return price(family, size);
@@ -216,6 +219,8 @@ static int take_any(Worker *worker, Entry *entry, int family, size_t size)
     case OPENED: return take_opened(worker, entry, size);
     case SHARED: return take_exported(worker, entry, size);
     case RANGED: return take_ranged(entry, size);
+    case SPARSE:
+    case TEAM: return take_behind(entry, family, size);
     case ADOPTED: return take_adopted(worker, entry, size);
     case SHRUNK: return take_shrunk(entry, size);
     case IMPORTED:
@@ -279,7 +284,9 @@ static size_t may_last(const Entry *entry)
 {
     switch (entry->family) {
     case SHARED:
-    case RANGED: return entry->charged;
+    case RANGED:
+    case SPARSE:
+    case TEAM: return entry->charged;
     default: return 0;
     }
 }

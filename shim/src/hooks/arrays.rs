@@ -275,9 +275,6 @@ fn destroy(map: &'static AllocMap, array: u64, call: impl FnOnce() -> i32) -> i3
     if let Some(mapped) = mapped {
         mapped.settle(answer);
     }
-    if answer == SUCCESS {
-        crate::memory::sparse::array_ended(array);
-    }
     answer
 }
 

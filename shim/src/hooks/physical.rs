@@ -4,14 +4,13 @@
 // UNSAFETY: out-parameters and a structure of the caller.
 #![expect(unsafe_code, reason = "out-parameters are raw")]
 
-use crate::accounting::account::{self, Account, Bytes};
+use crate::accounting::account::{self, Account, Bytes, UnaccountedRelease};
 use crate::memory::closed;
 use crate::memory::ipc_memory::DescriptorMark;
 use core::ffi::{c_int, c_void};
 
-use crate::loader::vendor::{self, Device, SUCCESS, StreamMode};
+use crate::loader::vendor::{self, Device, SUCCESS};
 use crate::memory::physical::{self, Number};
-use crate::memory::sparse::{self, Change, Part, PartBacking};
 use crate::sys;
 
 /// The head of the vendor's `CUmemAllocationProp`.
@@ -33,8 +32,7 @@ pub(crate) struct MapInfo {
     array: u64,
     part_kind: u32,
     padding: u32,
-    /// Level, layer, offsets, extents; in a tail the layer, then offset and size as 64-bit numbers.
-    place: [u32; 8],
+    part: [u32; 8],
     operation: u32,
     handle_kind: u32,
     handle: u64,
@@ -46,11 +44,8 @@ pub(crate) struct MapInfo {
 
 const _: () = assert!(size_of::<MapInfo>() == 96 && core::mem::offset_of!(MapInfo, handle) == 64);
 
-/// CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL
-const LEVEL: u32 = 0;
-/// CU_MEM_OPERATION_TYPE_MAP and UNMAP.
+/// CU_MEM_OPERATION_TYPE_MAP
 const MAP: u32 = 1;
-const UNMAP: u32 = 2;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 const DESCRIPTOR: u32 = 1;
 /// 64-bit words of the longest handle of another kind, a fabric handle, and as many again.
@@ -123,18 +118,12 @@ hooks! {
         answer(handle, physical::import(descriptor.and_then(DescriptorMark::of), call))
     }
     fn cuMemMapArrayAsync(parts: *mut MapInfo, count: u32, stream: u64) {
-        let call = || cuMemMapArrayAsync::real(parts, count, stream);
-        if !is_list(parts, count) {
-            return call();
-        }
-        sparse::change(changes(parts, count), (stream, StreamMode::Legacy), call)
+        put_behind_arrays(parts, count);
+        cuMemMapArrayAsync::real(parts, count, stream)
     }
     fn cuMemMapArrayAsync_ptsz(parts: *mut MapInfo, count: u32, stream: u64) {
-        let call = || cuMemMapArrayAsync_ptsz::real(parts, count, stream);
-        if !is_list(parts, count) {
-            return call();
-        }
-        sparse::change(changes(parts, count), (stream, StreamMode::PerThread), call)
+        put_behind_arrays(parts, count);
+        cuMemMapArrayAsync_ptsz::real(parts, count, stream)
     }
     fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
         let range = (address, u64::try_from(bytes).unwrap_or(u64::MAX));
@@ -177,41 +166,19 @@ fn device_of(properties: *const Properties) -> Option<Device> {
     vendor::card_of(properties.location_type, properties.location)
 }
 
-impl MapInfo {
-    fn part(&self) -> Part {
-        let [level, layer, x, y, z, width, height, depth] = self.place;
-        if self.part_kind == LEVEL {
-            let from = [x, y, z].map(u64::from);
-            let [wide, high, deep] = [width, height, depth].map(|extent| u64::from(extent.max(1)));
-            let to = [u64::from(x) + wide, u64::from(y) + high, u64::from(z) + deep];
-            return Part { array: self.array, of: [LEVEL, level, layer], from, to };
+/// What a caller's list puts behind sparse arrays may be held by them, and leaves the card when a stream says so.
+fn put_behind_arrays(parts: *const MapInfo, count: u32) {
+    // Of what is no list the driver says what is wrong.
+    let Some(count) = usize::try_from(count).ok().filter(|count| sys::is_list(parts, *count)) else { return };
+    for index in 0..count {
+        // SAFETY: a list of that length by the vendor's contract, which the driver reads, too; unaligned is allowed for.
+        let MapInfo { operation, handle, .. } = unsafe { parts.add(index).read_unaligned() };
+        if operation == MAP {
+            let number = Number::of(handle);
+            number.ledger().into_iter().for_each(|ledger| ledger.loosen(UnaccountedRelease::Memory));
+            number.bind();
         }
-        let long = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
-        let (from, bytes) = (long(x, y), long(z, width));
-        let to = [from.saturating_add(bytes), 1, 1];
-        Part { array: self.array, of: [self.part_kind, 0, level], from: [from, 0, 0], to }
     }
-
-    fn change(&self) -> Change {
-        let behind = match self.operation {
-            MAP => PartBacking::Handle(self.handle),
-            UNMAP => PartBacking::Nothing,
-            _ => PartBacking::Unknown,
-        };
-        Change { part: self.part(), behind }
-    }
-}
-
-/// Whether a list is all there; else the driver says what is wrong.
-fn is_list(parts: *const MapInfo, count: u32) -> bool {
-    usize::try_from(count).is_ok_and(|count| sys::is_list(parts, count))
-}
-
-/// The caller's list.
-fn changes(parts: *const MapInfo, count: u32) -> impl Iterator<Item = Change> + Clone {
-    let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: a list of that length by the vendor's contract, which the driver reads, too; unaligned is allowed for.
-    (0..count).map(move |index| unsafe { parts.add(index).read_unaligned() }.change())
 }
 
 fn code(answer: Result<(), i32>) -> i32 {

@@ -214,7 +214,6 @@ mod tests {
             "cuMemCreate",
             "cuMemMap",
             "cuMemGetHandleForAddressRange",
-            "cuMulticastCreate",
             "cuMulticastBind",
             "cuMulticastUnbind",
             "cuLogicalEndpointBind",

@@ -1,13 +1,12 @@
-//! What leaves accounting when a stream is there: holds on physical memory, and memory that is freed in the order of a stream.
+//! What leaves accounting when a stream is there: memory that is freed in the order of a stream.
 //!
 //! ```text
-//!   unmapped, or freed ─▶ an event behind it in the stream ─▶ settle: the event is reached ─▶ it leaves
+//!   freed ─▶ an event behind it in the stream ─▶ settle: the event is reached ─▶ it leaves
 //! ```
 //!
 //! A thread that is about to be refused, or asks for memory information, settles first. An event is the driver's for as long
 //! as its context is: before a context ends its events are set aside.
 
-use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::accounting::account::UnaccountedRelease;
@@ -16,8 +15,7 @@ use crate::accounting::contexts;
 use crate::accounting::credit::Sums;
 use crate::accounting::listeners::OnContextEnd;
 use crate::loader::vendor::{self, SUCCESS, StreamMode};
-use crate::memory::physical::Number;
-use crate::memory::plain::{self, Freeing};
+use crate::memory::plain::Freeing;
 use crate::sys::{self, KeepErrno};
 
 /// Points of streams at once that something waits for.
@@ -27,25 +25,18 @@ const OF_ONE_MAX: usize = 8;
 /// Turns given away for a thread that asks the driver about one event.
 const ASKING_TURNS_MAX: u32 = 100_000;
 
-/// What leaves.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum DeferredItem {
-    /// A hold.
-    Hold(Number),
-    /// Memory, whose bytes are in no slot of their own.
-    Freed(Key, AllocEntry),
-}
-
+/// What leaves: memory, whose bytes are in no slot of their own.
 #[derive(Clone, Copy, Debug)]
 struct DeferredFree {
     /// The event's place in [`EVENTS`].
     event: usize,
-    what: DeferredItem,
+    key: Key,
+    held: AllocEntry,
 }
 
 /// A point in a stream behind which something leaves; [`StreamPoint::begins`] makes it one that is waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamPoint(usize);
+struct StreamPoint(usize);
 
 /// An event in a stream.
 struct Event {
@@ -155,7 +146,7 @@ pub(crate) fn none() -> bool {
 
 impl StreamPoint {
     /// Behind what a stream of the current context has to do; `None`: there is no event to be had.
-    pub(crate) fn of(stream: u64, mode: StreamMode, tie: Tie) -> Option<Self> {
+    fn of(stream: u64, mode: StreamMode, tie: Tie) -> Option<Self> {
         if tie == Tie(0) {
             // No thread will say when its context ends.
             return None;
@@ -206,10 +197,10 @@ impl StreamPoint {
         is_moved.then_some(Self(number))
     }
 
-    /// Something leaves there. False: without a record of it it stays charged.
-    pub(crate) fn add(self, what: DeferredItem) -> bool {
+    /// Memory leaves there. False: without a record of it it stays charged.
+    fn add(self, key: Key, held: AllocEntry) -> bool {
         COUNT.fetch_add(1, Ordering::AcqRel);
-        let recorded = LEAVING.insert(Key(next()), DeferredFree { event: self.0, what }).is_ok();
+        let recorded = LEAVING.insert(Key(next()), DeferredFree { event: self.0, key, held }).is_ok();
         if !recorded {
             COUNT.fetch_sub(1, Ordering::AcqRel);
         }
@@ -217,7 +208,7 @@ impl StreamPoint {
     }
 
     /// It is waited for from now on.
-    pub(crate) fn begins(self) {
+    fn begins(self) {
         event_of(self.0).state.store(AWAITED, Ordering::Release);
     }
 }
@@ -234,7 +225,7 @@ pub(crate) fn freed(freeing: Freeing, stream: u64, mode: StreamMode) {
     }
     freeing.loosen(UnaccountedRelease::Memory);
     let Some(behind) = behind(stream, mode) else { return freeing.stays() };
-    if let Err(freeing) = freeing.leaves(|key, held| behind.add(DeferredItem::Freed(key, held))) {
+    if let Err(freeing) = freeing.leaves(|key, held| behind.add(key, held)) {
         freeing.stays();
     }
     behind.begins();
@@ -282,35 +273,18 @@ fn end_all(take: impl Fn(&Event) -> bool) {
     }
 }
 
-/// Goes through all that leaves once, however much it is, and once more for each hold.
+/// Goes through all that leaves once, however much it is.
 fn drop_all(wanted: impl Fn(&DeferredFree) -> bool) {
     let (mut sums, mut count) = (Sums::default(), 0);
-    let has_holds = Cell::new(false);
-    let is_memory = |_, leaving: &DeferredFree| {
-        let is_wanted = wanted(leaving);
-        let is_memory = matches!(leaving.what, DeferredItem::Freed(..));
-        has_holds.set(has_holds.get() || is_wanted && !is_memory);
-        is_wanted && is_memory
-    };
-    LEAVING.sweep(is_memory, |leaving| {
-        if let DeferredItem::Freed(key, held) = leaving.what {
-            sums.add_freed(key, held);
+    LEAVING.sweep(
+        |_, leaving| wanted(leaving),
+        |leaving| {
+            sums.add_freed(leaving.key, leaving.held);
             count += 1;
-        }
-    });
+        },
+    );
     COUNT.fetch_sub(count, Ordering::AcqRel);
     sums.credit();
-    if !has_holds.get() {
-        return;
-    }
-    while let Some(key) = LEAVING.find(|key, leaving| wanted(leaving).then_some(key)) {
-        let Some(leaving) = LEAVING.take(key) else { continue };
-        COUNT.fetch_sub(1, Ordering::AcqRel);
-        match leaving.what {
-            DeferredItem::Hold(number) => number.unhold(),
-            DeferredItem::Freed(key, held) => plain::credit_held(key, held),
-        }
-    }
 }
 
 /// A context is about to end: a thread that is asking about one of its events ends first, and no thread begins.
@@ -329,7 +303,7 @@ fn context_stays(tie: Tie) {
 pub(crate) fn context_ended(tie: Tie) {
     end_all(|event| event.is_of(tie) && (event.becomes(GOING, BUSY) || event.becomes(AWAITED, BUSY)));
     if !none() {
-        drop_all(|leaving| matches!(leaving.what, DeferredItem::Freed(_, held) if held.tie() == tie));
+        drop_all(|leaving| leaving.held.tie() == tie);
     }
 }
 

@@ -27,9 +27,9 @@ use crate::accounting::contexts;
 use crate::grants::GRANTS_MAX;
 use crate::loader::vendor::SUCCESS;
 use crate::memory::context_accounting;
+use crate::memory::deferred_free;
 use crate::memory::pools;
 use crate::memory::sizes::{self, free_now};
-use crate::memory::sparse;
 use crate::sys::{self, KeepErrno};
 
 /// Longest wait for others that measure, in milliseconds: after it their turn is over.
@@ -375,7 +375,7 @@ fn quiet(ledger: Ledger) -> Option<MemoryStamp> {
     // What pools of this process have given back is in accounting by now.
     pools::refresh();
     let still = ledger.still();
-    let is_quiet = still.calls.under_way == 1 && still.calls.loose == 0 && sparse::none();
+    let is_quiet = still.calls.under_way == 1 && still.calls.loose == 0 && deferred_free::none();
     (is_quiet && is_after_deaths(ledger, still.reaped) && ledger.all_live()).then_some(still)
 }
 

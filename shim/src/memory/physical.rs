@@ -1,10 +1,9 @@
-//! Physical memory of `cuMemCreate`: charged until the last reference, the last mapping, the last place in a sparse array and
-//! the last shared handle are gone, whatever names it meanwhile.
+//! Physical memory of `cuMemCreate`: charged until the last reference and the last mapping are gone, whatever names it
+//! meanwhile, and until the card is seen to give it back where something else may hold it.
 //!
 //! ```text
 //!   handle ──▶ Name {number, references} ──┐
-//!   mapping (address) ─────────────────────┼──▶ record {bytes, grant, handle, holds, live, reach}
-//!   place in a sparse array (`sparse`) ────┘
+//!   mapping (address) ─────────────────────┴──▶ record {bytes, grant, handle, holds, live, reach}
 //! ```
 //!
 //! A hold is added before the vendor adds one and dropped from `holds` before the vendor drops one, from `live` only after: so
@@ -15,9 +14,10 @@
 //! another process has a record without bytes: its owner pays.
 //!
 //! Memory that was exported has a slot of its own, which importers hold beside its maker ([`crate::memory::ipc_memory`]): it
-//! outlives that there, too. It may be held elsewhere when the last hold of this process goes, and no driver tells by whom. Then
-//! the record is *kept*, without holds, until the card is seen to give the memory back ([`crate::memory::free_memory_delta`]),
-//! until it is imported again under its name, or until the process ends.
+//! outlives that there, too. It may be held elsewhere when the last hold of this process goes, and no driver tells by whom. The
+//! same is true of memory that was bound to a multicast object or a logical endpoint, or put behind a sparse array. Then the
+//! record is *kept*, without holds, until the card is seen to give as much back ([`crate::memory::free_memory_delta`]), or until
+//! the process ends. One such observation credits one record, so accounting is never below the card.
 
 mod exported;
 mod mapped;
@@ -28,12 +28,11 @@ use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger
 use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::accounting::contexts;
 use crate::accounting::credit;
-use crate::loader::vendor::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
+use crate::loader::vendor::{Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::memory::free_memory_delta::{self, Watch, WatchedCall};
 use crate::memory::ipc_memory;
-use crate::memory::multicast;
 
-pub(crate) use exported::{exported_as, import, range_exported};
+pub(crate) use exported::{bind, exported_as, import, range_exported};
 pub(crate) use mapped::{map, mapped_at, mapped_in, share_mapped, unmap};
 
 /// A number of a record; 0: memory that is not charged here.
@@ -46,7 +45,7 @@ struct Record {
     grant: u32,
     /// What the driver calls it.
     handle: u64,
-    /// References, mappings and places in arrays that no process has begun to drop.
+    /// References and mappings that no process has begun to drop.
     holds: u32,
     /// Those that the vendor has not dropped.
     live: u32,
@@ -64,13 +63,13 @@ enum ChargedSlot {
     Apart = 1,
 }
 
-/// The processes that can have it.
+/// Where it can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum SharingScope {
-    /// This process alone.
+    /// By references and mappings of this process alone.
     Own = 0,
-    /// A process that has a shared handle, too.
+    /// By another process, a multicast object or a sparse array, too.
     Shared = 1,
 }
 
@@ -91,12 +90,12 @@ static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Bytes of which a call drops the last holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DroppedHolds {
-    /// No other process can have them.
+    /// Nothing else can hold them.
     own: u64,
-    /// Another process may.
+    /// Something else may.
     shared: u64,
-    /// A process that has what they are bound to may have them as well.
-    bound: bool,
+    /// What goes may take along memory that is kept.
+    may_free_kept: bool,
     grant: Option<u32>,
 }
 
@@ -135,12 +134,6 @@ impl Record {
             ipc_memory::import_ended(number.lent());
         }
     }
-
-    /// Whether an import that has its handle is of it, also after its last hold here: of memory of this process that others may
-    /// have. What is not charged may be another's by then.
-    fn is_imported_by_name(&self) -> bool {
-        self.reach == SharingScope::Shared && self.bytes.0 > 0 && self.handle != 0
-    }
 }
 
 // === impl DroppedHolds ===
@@ -148,9 +141,9 @@ impl Record {
 impl DroppedHolds {
     /// What loses its last hold.
     fn add(&mut self, record: Record) {
-        if record.bytes.0 > 0 {
-            self.grant = Some(record.grant);
-        }
+        self.grant = Some(record.grant);
+        // An import may be of what this process exported.
+        self.may_free_kept |= record.bytes.0 == 0;
         let sum = if record.reach == SharingScope::Own { &mut self.own } else { &mut self.shared };
         *sum = sum.saturating_add(record.bytes.0);
     }
@@ -167,8 +160,10 @@ impl DroppedHolds {
         let Some(ledger) = self.grant.and_then(credit::ledger).or_else(current_ledger) else {
             return CreateCall::Uncounted;
         };
-        let watch = if self.shared > 0 || self.bound { Watch::Closely } else { Watch::Aside };
-        if watch == Watch::Closely || KEPT.load(Ordering::Acquire) > 0 {
+        let has_kept = KEPT.load(Ordering::Acquire) > 0;
+        let is_close = self.shared > 0 || has_kept && self.may_free_kept;
+        let watch = if is_close { Watch::Closely } else { Watch::Aside };
+        if is_close || has_kept {
             return CreateCall::Watched(ledger, WatchedCall::begin(ledger, watch));
         }
         free_memory_delta::pass_admission_gate(ledger);
@@ -215,7 +210,6 @@ fn credit_kept(ledger: Ledger, bytes: Bytes) -> bool {
     });
     if let Some((key, record)) = taken {
         KEPT.fetch_sub(1, Ordering::AcqRel);
-        Number(key.0).forget_name(record.handle);
         record.credit(Number(key.0));
     }
     taken.is_some()
@@ -268,20 +262,6 @@ impl Number {
         held.unwrap_or(Ok(Self::NONE))
     }
 
-    /// Adds a hold that the vendor has added already, to memory that may have been kept. False: it is gone.
-    fn hold_again(self) -> bool {
-        let was_kept = RECORDS.update(self.key(), |record| {
-            let was_kept = record.is_kept();
-            record.holds = record.holds.saturating_add(1);
-            record.live = record.live.saturating_add(1);
-            was_kept
-        });
-        if was_kept == Some(true) {
-            KEPT.fetch_sub(1, Ordering::AcqRel);
-        }
-        was_kept.is_some()
-    }
-
     /// Before the vendor drops a hold.
     pub(crate) fn begin_drop(self, going: &mut DroppedHolds) {
         let last = RECORDS.update(self.key(), |record| {
@@ -289,17 +269,12 @@ impl Number {
             (record.holds == 0).then_some(*record)
         });
         let Some(last) = last.flatten() else { return };
-        if !last.is_imported_by_name() {
-            self.forget_name(last.handle);
-        }
+        self.forget_name(last.handle);
         going.add(last);
-        let takes_along = multicast::ends(self, going);
-        going.bound |= takes_along && last.reach == SharingScope::Shared;
     }
 
     /// The vendor did not.
     pub(crate) fn keep(self) {
-        multicast::stays(self);
         let handle = RECORDS.update(self.key(), |record| {
             record.holds = record.holds.saturating_add(1);
             record.handle
@@ -313,22 +288,16 @@ impl Number {
 
     /// The vendor did; with the last hold the bytes go back, or are kept.
     pub(crate) fn dropped(self, seen: ReleaseSeen) {
-        let is_bare = !multicast::has_any(self);
         let ended = RECORDS.decide(self.key(), |record| {
             record.live = record.live.saturating_sub(1);
-            let is_nothing = record.bytes.0 == 0 && is_bare;
-            let is_over = record.reach == SharingScope::Own || seen == ReleaseSeen::Given || is_nothing;
+            let is_own = record.reach == SharingScope::Own || record.bytes.0 == 0;
+            let is_over = is_own || seen == ReleaseSeen::Given;
             if record.live == 0 && is_over { Fate::Goes } else { Fate::Stays }
         });
         match ended {
-            Some((Fate::Goes, record)) => {
-                self.forget_name(record.handle);
-                record.credit(self);
-                multicast::ended(self, seen);
-            }
+            Some((Fate::Goes, record)) => record.credit(self),
             Some((Fate::Stays, record)) if record.is_kept() => {
-                KEPT.fetch_add(u64::from(record.bytes.0 > 0), Ordering::AcqRel);
-                multicast::stays(self);
+                KEPT.fetch_add(1, Ordering::AcqRel);
             }
             Some((Fate::Stays, _)) | None => {}
         }
@@ -411,20 +380,13 @@ fn note(record: Record) -> Result<Number, NoRoom> {
     Ok(number)
 }
 
-/// What takes nothing of this process, and has a life as memory does.
-fn note_free(handle: u64, reach: SharingScope) -> Option<Number> {
-    let books = ChargedSlot::Own;
-    let record = Record { bytes: Bytes(0), grant: u32::MAX, handle, holds: 1, live: 1, reach, books };
-    let noted = note(record).ok();
-    if noted.is_none() {
-        uncharged(handle);
-    }
-    noted
-}
-
-/// A multicast object or a logical endpoint was made.
-pub(crate) fn multicast(handle: u64) {
-    let _noted = note_free(handle, SharingScope::Own);
+/// An object may let go of memory on this card; `None`: on that of the current context.
+pub(crate) fn unbind(device: Option<Device>, call: impl FnOnce() -> i32) -> i32 {
+    let grant = device.and_then(|device| match account::of(device) {
+        Account::Counted(ledger) => u32::try_from(ledger.number()).ok(),
+        Account::Uncounted | Account::Closed => None,
+    });
+    DroppedHolds { may_free_kept: true, grant, ..DroppedHolds::default() }.ask(call).0
 }
 
 /// cuMemRelease.
@@ -434,8 +396,9 @@ pub(crate) fn release(handle: u64, call: impl FnOnce() -> i32) -> i32 {
         name.references = name.references.saturating_sub(1);
         number
     });
+    // Perhaps a multicast object.
+    let Some(number) = named.flatten() else { return unbind(None, call) };
     let mut going = DroppedHolds::default();
-    let Some(number) = named.flatten() else { return going.ask(call).0 };
     number.begin_drop(&mut going);
     let (answer, seen, _moving) = going.ask(call);
     if answer == SUCCESS {

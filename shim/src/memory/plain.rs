@@ -224,7 +224,6 @@ impl Freeing {
 /// Credits everything that was allocated in a context.
 fn credit_all_of(tie: Tie) {
     crate::memory::modules::context_ended(tie);
-    crate::memory::sparse::context_ended(tie);
     crate::memory::deferred_free::context_ended(tie);
     crate::memory::ipc_memory::context_ended(tie);
     external::context_ended(tie);

@@ -32,6 +32,11 @@ impl Hold {
         ledgers().find_map(|ledger| Some(Self(IpcSlot::find(ledger, tag)?, ledger)))
     }
 
+    /// The grant that has the slot.
+    pub(crate) fn grant(self) -> u32 {
+        u32::try_from(self.1.number()).unwrap_or(u32::MAX)
+    }
+
     /// The vendor did not import it, or has it for this process anyhow.
     pub(crate) fn unneeded(self, is_there: bool) {
         self.drop(if is_there { HoldState::Memory } else { HoldState::Nothing });

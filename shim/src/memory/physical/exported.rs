@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use super::{ChargedSlot, NEXT, Number, RECORDS, Record, SharingScope, note_free};
+use super::{ChargedSlot, NEXT, Number, RECORDS, Record, SharingScope, note, uncharged};
 use crate::accounting::account::Bytes;
 use crate::memory::ipc_memory::{self, DescriptorMark};
 
@@ -12,6 +12,22 @@ impl Number {
     pub(crate) fn share(self) {
         RECORDS.update(self.key(), |record| record.reach = SharingScope::Shared);
     }
+
+    /// An object or an array may hold it from now on, and nothing tells how long. Another process's stays imported for good.
+    pub(crate) fn bind(self) {
+        RECORDS.update(self.key(), |record| {
+            record.reach = SharingScope::Shared;
+            let more = u32::from(record.bytes.0 == 0);
+            record.holds = record.holds.saturating_add(more);
+            record.live = record.live.saturating_add(more);
+        });
+    }
+}
+
+/// cuMulticastBindMem, cuMulticastBindAddr, and those of logical endpoints.
+pub(crate) fn bind(memory: impl Iterator<Item = Number>, call: impl FnOnce() -> i32) -> i32 {
+    memory.for_each(Number::bind);
+    call()
 }
 
 /// An allocation of which others may have a range, charged already: its one hold is that it is not freed.
@@ -54,8 +70,8 @@ pub(crate) fn exported_as(handle: u64, descriptor: c_int) -> Result<(), i32> {
     }
 }
 
-/// cuMemImportFromShareableHandle: something of this process under its name; or another's, which pays for it as long as it
-/// lives: an object may have memory of this process bound, so it is known by a number.
+/// cuMemImportFromShareableHandle: memory that this process holds, under its name; or what its maker pays for, as long as that
+/// lives.
 pub(crate) fn import(
     mark: Option<DescriptorMark>,
     call: impl FnOnce() -> Result<u64, i32>,
@@ -63,12 +79,21 @@ pub(crate) fn import(
     let hold = ipc_memory::importing(mark)?;
     let unneeded = |is_there| hold.into_iter().for_each(|hold| hold.unneeded(is_there));
     let handle = call().inspect_err(|_| unneeded(false))?;
-    let number = Number::of(handle);
-    if number != Number::NONE && number.hold_again() {
-        number.name(handle);
-        unneeded(true);
-    } else if let (Some(number), Some(hold)) = (note_free(handle, SharingScope::Shared), hold) {
-        ipc_memory::imported(number.lent(), hold);
+    match (Number::of(handle).hold(), hold) {
+        (Ok(number), _) if number != Number::NONE => {
+            number.name(handle);
+            unneeded(true);
+        }
+        (_, Some(hold)) => {
+            let (reach, books) = (SharingScope::Shared, ChargedSlot::Own);
+            let (bytes, grant) = (Bytes(0), hold.grant());
+            let record = Record { bytes, grant, handle, holds: 1, live: 1, reach, books };
+            // Without a place for it it stays imported.
+            if let Ok(number) = note(record) {
+                ipc_memory::imported(number.lent(), hold);
+            }
+        }
+        (_, None) => uncharged(handle),
     }
     Ok(handle)
 }

@@ -26,7 +26,7 @@ fn exporter_is_charged_while_another_process_has_its_memory() {
 impl Scene {
     /// What a process made under a handle goes to another one's, which may lie in its mailbox until it is fetched.
     #[track_caller]
-    fn post(maker: &mut Talk, handle: u32, to: &Talk) {
+    pub(super) fn post(maker: &mut Talk, handle: u32, to: &Talk) {
         assert!(maker.say(&format!("export 1 {handle}")).starts_with("0 "));
         // A process that has just started may not have its mailbox yet.
         wait_for("a box", || maker.say(&format!("post {} 1", to.pid())) == "0");
