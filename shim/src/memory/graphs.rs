@@ -12,29 +12,23 @@
 //! residue ends with a trim, also before any refusal.
 
 mod demand;
+mod stores;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use aliquot_enforce::graph_store::GraphStore;
-use aliquot_enforce::growth::AccountingChange;
 
-use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger, UnaccountedRelease};
+use crate::accounting::account::{Ledger, UnaccountedRelease};
 use crate::accounting::alloc_map::Tie;
 use crate::accounting::contexts;
 use crate::accounting::listeners::OnContextEnd;
-use crate::grants::DEVICES_MAX;
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS, StreamMode, Target};
 use crate::memory::meter;
 use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
-use crate::sys::fork_private::{Empty, ForkPrivate, Table};
 
-use demand::{CARDS_MAX, GraphDemand, MEMORY_NODE};
-
-/// Executable graphs with memory nodes in one process, a quarter of them left empty.
-const EXECS_MAX: usize = 4096;
-/// Tries to settle while other threads change the store.
-const TRIES_MAX: u32 = 32;
+use demand::{GraphDemand, MEMORY_NODE};
+use stores::{EXECS, Exec, Execs, Flight, Lane, cards, ledger_of, moving, note, settle, settle_each};
 
 /// The vendor's description of a memory node: the head of it.
 #[derive(Clone, Copy)]
@@ -83,34 +77,6 @@ impl Described for AnyNode {
     }
 }
 
-/// An executable graph with memory nodes.
-#[derive(Clone, Copy)]
-struct Exec {
-    footprint: GraphDemand,
-    /// The stream of its last launch or upload; zeros: there was none.
-    lane: Lane,
-    /// Its context.
-    tie: Tie,
-}
-
-/// A stream, by the driver's number of it, which is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lane(u64);
-
-struct Execs {
-    table: Table<Exec, EXECS_MAX>,
-    /// By card.
-    stores: [GraphStore; DEVICES_MAX],
-}
-
-// SAFETY: integers.
-#[expect(unsafe_code, reason = "zeros are promised to be a value")]
-unsafe impl Empty for Exec {}
-// SAFETY: a table, and integers.
-#[expect(unsafe_code, reason = "zeros are promised to be a value")]
-unsafe impl Empty for Execs {}
-
-static EXECS: ForkPrivate<Execs> = ForkPrivate::new();
 /// Graphs may take memory of a card with a limit.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
@@ -131,161 +97,6 @@ enum Placement {
     /// It may be elsewhere, or in use.
     Moved,
 }
-
-/// Why nothing was reserved.
-enum Refusal {
-    /// The card is closed.
-    Closed,
-    /// It does not fit in this ledger.
-    Full(Ledger),
-}
-
-/// A vendor call that may add to the stores of some cards, with what it may take in accounting.
-struct Flight<'a> {
-    demand: &'a GraphDemand,
-    _moving: [InFlightOperation; CARDS_MAX],
-}
-
-impl Refusal {
-    fn answer(self) -> i32 {
-        match self {
-            Self::Closed => OUT_OF_MEMORY,
-            Self::Full(ledger) => ledger.refuse(),
-        }
-    }
-}
-
-impl Lane {
-    const NONE: Self = Self(0);
-    /// The driver does not tell it apart.
-    const UNKNOWN: Self = Self(u64::MAX);
-
-    fn of(target: Target) -> Self {
-        let number = vendor::stream_id(target.stream, target.mode);
-        number.map(Self).filter(|lane| *lane != Self::NONE).unwrap_or(Self::UNKNOWN)
-    }
-}
-
-impl Execs {
-    fn store(&mut self, card: i32) -> Option<&mut GraphStore> {
-        self.stores.get_mut(usize::try_from(card).ok()?)
-    }
-
-    fn each(&mut self, demand: &GraphDemand, change: impl Fn(&mut GraphStore, u64)) {
-        for (card, bytes) in demand.each() {
-            self.store(card).into_iter().for_each(|store| change(store, bytes));
-        }
-    }
-
-    fn take(&mut self, exec: u64) -> Option<Exec> {
-        let known = self.table.take(exec)?;
-        self.each(&known.footprint, GraphStore::retire);
-        Some(known)
-    }
-}
-
-/// The ledger of a card, if it is counted.
-fn ledger_of(card: i32) -> Option<Ledger> {
-    match account::of(Device(card)) {
-        Account::Counted(ledger) => Some(ledger),
-        Account::Uncounted | Account::Closed => None,
-    }
-}
-
-fn moving(demand: &GraphDemand) -> [InFlightOperation; CARDS_MAX] {
-    let mut all = [const { InFlightOperation::NOTHING }; CARDS_MAX];
-    for (place, (card, _)) in all.iter_mut().zip(demand.each()) {
-        *place = ledger_of(card).map_or(InFlightOperation::NOTHING, Ledger::moving);
-    }
-    all
-}
-
-/// Reserves all of it, or nothing.
-fn reserve(demand: &GraphDemand) -> Result<(), Refusal> {
-    for (number, (card, bytes)) in demand.each().enumerate() {
-        let refusal = match account::of(Device(card)) {
-            Account::Uncounted => continue,
-            Account::Closed => Refusal::Closed,
-            Account::Counted(ledger) => match ledger.reserve(Bytes(bytes)) {
-                Ok(()) => continue,
-                Err(_) => Refusal::Full(ledger),
-            },
-        };
-        for (card, bytes) in demand.each().take(number) {
-            ledger_of(card).into_iter().for_each(|ledger| ledger.release(Bytes(bytes)));
-        }
-        return Err(refusal);
-    }
-    Ok(())
-}
-
-impl<'a> Flight<'a> {
-    /// Reserves what a call may take, and has the stores of its cards hold it as `record` says.
-    #[inline(never)]
-    fn begin(demand: &'a GraphDemand, record: fn(&mut GraphStore, u64)) -> Result<Self, Refusal> {
-        let _errno = KeepErrno::new();
-        let moving = moving(demand);
-        reserve(demand)?;
-        let begin = |store: &mut GraphStore, bytes| {
-            store.begin(bytes);
-            record(store, bytes);
-        };
-        EXECS.with(|execs| execs.each(demand, begin));
-        Ok(Self { demand, _moving: moving })
-    }
-
-    /// The call is over. A ledger that holds more now than its limit leaves.
-    fn end(self) -> Option<Ledger> {
-        EXECS.with(|execs| execs.each(self.demand, GraphStore::end));
-        settle_each(self.demand)
-    }
-}
-
-/// Bytes that the driver holds for the graphs of a card.
-fn reserved(card: i32) -> Option<u64> {
-    let mut value = 0;
-    let answer = vendor::cuDeviceGetGraphMemAttribute(card, vendor::GRAPHS_RESERVED, &raw mut value);
-    (answer? == SUCCESS).then_some(value)
-}
-
-/// Brings accounting to what the driver says of a card's store; the ledger, if it holds more now than its limit leaves.
-fn settle(card: i32) -> Option<Ledger> {
-    let ledger = ledger_of(card)?;
-    for _ in 0..TRIES_MAX {
-        let asked = EXECS.with(|execs| execs.store(card).map(|store| store.moment())).flatten()?;
-        let size = reserved(card)?;
-        match EXECS.with(|execs| execs.store(card).map(|store| store.settle(asked, size))).flatten()? {
-            AccountingChange::Release(bytes) => {
-                meter::learn(size);
-                ledger.release(Bytes(bytes));
-                return None;
-            }
-            // The driver took more than any model says: charged, whatever the limit.
-            AccountingChange::Charge(bytes) if ledger.reserve_now(Bytes(bytes)).is_ok() => return None,
-            AccountingChange::Charge(bytes) => {
-                ledger.charge(Bytes(bytes));
-                return Some(ledger);
-            }
-            AccountingChange::Stale => {}
-        }
-    }
-    None
-}
-
-fn settle_each(demand: &GraphDemand) -> Option<Ledger> {
-    demand.each().fold(None, |over, (card, _)| settle(card).or(over))
-}
-
-/// The cards whose stores are as `wanted`, a bit each.
-fn cards(wanted: impl Fn(&GraphStore) -> bool) -> impl Iterator<Item = i32> {
-    let all = EXECS.with(|execs| {
-        let marked = execs.stores.iter().map(|store| u64::from(wanted(store)));
-        marked.rev().fold(0_u64, |all, one| all << 1 | one)
-    });
-    (0..64).filter(move |card| all.unwrap_or(0) >> card & 1 == 1)
-}
-
-const _: () = assert!(DEVICES_MAX <= 64, "a bit for each card");
 
 /// From now on graphs may take memory of a card of this ledger.
 pub(crate) fn watch(ledger: Ledger) {
@@ -420,16 +231,6 @@ pub(crate) fn instantiate(
     exec.write(before);
     footprint.each().for_each(|(card, _)| trim(card));
     over.map_or(OUT_OF_MEMORY, Ledger::refuse)
-}
-
-/// There is an executable graph. False: there is no place to note it.
-fn note(exec: u64, known: Exec) -> bool {
-    let noted = |execs: &mut Execs| {
-        // An earlier graph of this handle ended without us.
-        let _earlier = execs.take(exec);
-        execs.table.set(exec, known)
-    };
-    EXECS.with(noted) == Some(true)
 }
 
 /// An executable graph is destroyed.
