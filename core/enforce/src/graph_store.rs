@@ -4,12 +4,13 @@
 //!   charged = footprints of all executable graphs + residue      invariant: the store's size ≤ charged
 //!
 //!   instantiate: + footprint      destroy: footprint ─▶ residue      to another stream: + residue
-//!   settle: residue := min(residue, the store's size + what calls in flight may add)
+//!   settle: residue := min(residue, the store's size − pinned + what calls in flight may add)
 //! ```
 //!
 //! The driver backs memory nodes at instantiation, upload or launch, keeps that memory until a trim, and reports the size of
 //! the store alone. The residue covers memory that a graph may have left in the store: that of a destroyed graph, and that of a
-//! stream in which a graph ran before.
+//! stream in which a graph ran before. Pinned are allocations of existing graphs that outlived their launch: they are in the
+//! store, and no residue.
 
 use crate::growth::AccountingChange;
 
@@ -18,6 +19,7 @@ use crate::growth::AccountingChange;
 pub struct GraphStore {
     footprints: u64,
     residue: u64,
+    pinned: u64,
     /// Bytes that calls in flight may add.
     pending: u64,
     ended: u64,
@@ -63,6 +65,18 @@ impl GraphStore {
         self.add(bytes);
     }
 
+    /// A launch ended, and allocations of it are in the store until they are freed.
+    pub fn pin(&mut self, bytes: u64) {
+        self.pinned = self.pinned.saturating_add(bytes);
+        // A size that was read before may lack them.
+        self.ended += 1;
+    }
+
+    /// They are about to be freed, or their graph to be launched or destroyed.
+    pub fn unpin(&mut self, bytes: u64) {
+        self.pinned = self.pinned.saturating_sub(bytes);
+    }
+
     /// Bytes in accounting.
     #[must_use]
     pub fn charged(&self) -> u64 {
@@ -91,7 +105,8 @@ impl GraphStore {
             self.leave(surplus);
             return AccountingChange::Charge(surplus);
         }
-        let freed = self.residue.saturating_sub(size.saturating_add(self.pending));
+        let unpinned = size.saturating_sub(self.pinned);
+        let freed = self.residue.saturating_sub(unpinned.saturating_add(self.pending));
         self.residue -= freed;
         // A larger size that another thread read before is past.
         self.ended += u64::from(freed > 0);

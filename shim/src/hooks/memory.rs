@@ -10,6 +10,7 @@ use crate::accounting::alloc_map::Key;
 use crate::accounting::contexts;
 use crate::loader::vendor::{NOT_SUPPORTED, SUCCESS};
 use crate::memory::external::{self, Mapping};
+use crate::memory::graphs;
 use crate::memory::ipc_memory::{self, Tag};
 use crate::memory::plain::{self, Charge, POINTERS, VendorAllocation};
 use crate::memory::pools;
@@ -203,6 +204,7 @@ fn answer(address: *mut u64, made: Result<Key, i32>) -> i32 {
 
 /// Frees always reach the vendor.
 fn free(address: u64, call: impl FnOnce() -> i32) -> i32 {
+    graphs::freeing(address);
     let Some(freeing) = plain::before_free(&POINTERS, Key(address)) else {
         if let Some(range) = ranges::take(address) {
             return range.free(address, call);

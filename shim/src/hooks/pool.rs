@@ -6,6 +6,7 @@
 use crate::accounting::alloc_map::Key;
 use crate::loader::vendor::{self, SUCCESS, StreamMode};
 use crate::memory::deferred_free;
+use crate::memory::graphs;
 use crate::memory::plain::{self, POINTERS};
 use crate::memory::pools::{self, AddressOut, Location, Request};
 use crate::memory::ranges;
@@ -76,6 +77,7 @@ hooks! {
 
 /// Frees always reach the vendor. In a capture nothing is freed yet, whatever the answer; else the stream says when it is.
 fn free(address: u64, (stream, mode): (u64, StreamMode), real: impl FnOnce() -> i32) -> i32 {
+    graphs::freeing(address);
     let Some(freeing) = plain::before_free(&POINTERS, Key(address)) else {
         if let Some(range) = ranges::take(address) {
             return if vendor::is_capturing(stream, mode) {

@@ -68,6 +68,7 @@ calls! {
     fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize);
     fn cuGraphNodeGetType(node: u64, kind: *mut u32);
     fn cuGraphMemAllocNodeGetParams(node: u64, parameters: *mut MemoryNodeParameters);
+    fn cuGraphMemFreeNodeGetParams(node: u64, address: *mut u64);
     /// Free and total memory of the current context's card.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32);

@@ -9,9 +9,10 @@
 //!
 //! A node costs nothing while it is written down, captured or copied. The driver keeps one store of memory for all graphs of a
 //! card; [`GraphStore`] is its accounting. What a stream keeps is no other stream's, so a graph that moves leaves residue. The
-//! residue ends with a trim, also before any refusal.
+//! residue ends with a trim, also before any refusal; what existing graphs left allocated is none ([`left`]).
 
 mod demand;
+mod left;
 mod stores;
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
 
 use demand::{GraphDemand, MEMORY_NODE};
+pub(crate) use left::freeing;
 use stores::{EXECS, Exec, Execs, Flight, Lane, cards, ledger_of, moving, note, settle, settle_each};
 
 /// The vendor's description of a memory node: the head of it.
@@ -148,6 +150,7 @@ fn run(exec: u64, target: Target, does: Use, real: &dyn Fn() -> i32) -> i32 {
         let _moving = moving(&footprint);
         drop(errno);
         let answer = real();
+        note_launch(exec, does, answer);
         if placement == Placement::First {
             let _errno = KeepErrno::new();
             // What is held is charged, whether it fits or not.
@@ -163,13 +166,22 @@ fn run(exec: u64, target: Target, does: Use, real: &dyn Fn() -> i32) -> i32 {
     EXECS.with(|execs| execs.table.get(exec).into_iter().for_each(|known| known.lane = lane));
     let answer = real();
     let _errno = KeepErrno::new();
+    note_launch(exec, does, answer);
     let _over = flight.end();
     answer
+}
+
+fn note_launch(exec: u64, does: Use, answer: i32) {
+    if does == Use::Launch && answer == SUCCESS {
+        left::launched(exec);
+    }
 }
 
 /// Where the memory of a graph is for a call in this stream. `None`: it has no memory nodes.
 fn place(exec: u64, lane: Lane, does: Use) -> Option<(GraphDemand, Placement)> {
     let placed = EXECS.with(|execs| {
+        // A launch may free what the one before left.
+        execs.unpin(exec);
         let known = execs.table.get(exec)?;
         let placement = if known.lane == Lane::NONE {
             known.lane = lane;
@@ -199,7 +211,8 @@ pub(crate) fn instantiate(
         let _errno = KeepErrno::new();
         GraphDemand::of(graph, meter::rounded)
     };
-    let Ok(footprint) = footprint else { return OUT_OF_MEMORY };
+    let Ok((footprint, left)) = footprint else { return OUT_OF_MEMORY };
+    left::read(left);
     if footprint.is_nothing() {
         return real();
     }
@@ -217,7 +230,8 @@ pub(crate) fn instantiate(
     }
     let lane = upload.map_or(Lane::NONE, Lane::of);
     let tie = contexts::current().map_or(Tie(0), |current| current.tie);
-    let is_noted = note(exec.read(), Exec { footprint, lane, tie });
+    let left = left::note(exec.read(), graph, &footprint, left);
+    let is_noted = note(exec.read(), Exec { footprint, lane, tie, left, pinned: 0, launches: 0 });
     let over = flight.end();
     if is_noted && over.is_none() {
         return SUCCESS;
@@ -242,10 +256,11 @@ pub(crate) fn destroy(exec: u64, real: impl FnOnce() -> i32) -> i32 {
         Some(known)
     };
     let Some(known) = (if is_watched() { EXECS.with(taken).flatten() } else { None }) else { return real() };
+    left::ended(exec, &known);
     let answer = real();
     let _errno = KeepErrno::new();
     EXECS.with(|execs| {
-        if answer != SUCCESS && execs.table.set(exec, known) {
+        if answer != SUCCESS && execs.table.set(exec, Exec { left: 0, ..known }) {
             execs.each(&known.footprint, GraphStore::restore);
         }
         execs.each(&known.footprint, GraphStore::end);
@@ -260,9 +275,12 @@ pub(crate) fn update(exec: u64, graph: u64, real: impl FnOnce() -> i32) -> i32 {
     let Some(known) = (if is_watched() { known() } else { None }) else { return real() };
     let wanted = {
         let _errno = KeepErrno::new();
-        GraphDemand::of(graph, meter::rounded).map(|wanted| wanted.beyond(&known.footprint))
+        GraphDemand::of(graph, meter::rounded)
     };
-    let Ok(more) = wanted else { return OUT_OF_MEMORY };
+    let Ok((wanted, left)) = wanted else { return OUT_OF_MEMORY };
+    left::read(left);
+    EXECS.with(|execs| execs.forget_left(exec));
+    let more = wanted.beyond(&known.footprint);
     if more.is_nothing() {
         return real();
     }
@@ -319,19 +337,19 @@ pub(crate) fn refresh() {
 pub(crate) struct InContexts;
 
 impl OnContextEnd for InContexts {
-    fn number_gone(&self, tie: Tie) {
-        if !is_watched() {
-            return;
+    fn number_going(&self, tie: Tie) {
+        if is_watched() {
+            EXECS.with(|execs| execs.each_exec(|known| known.tie == tie, Execs::unpin));
         }
-        EXECS.with(|execs| {
-            let mut end = usize::MAX;
-            while let Some((at, exec, known)) = execs.table.before(end) {
-                end = at;
-                if known.tie == tie {
-                    execs.take(exec);
-                }
-            }
-        });
-        refresh();
+    }
+
+    fn number_gone(&self, tie: Tie) {
+        if is_watched() {
+            let take = |execs: &mut Execs, exec| {
+                let _ended = execs.take(exec);
+            };
+            EXECS.with(|execs| execs.each_exec(|known| known.tie == tie, take));
+            refresh();
+        }
     }
 }

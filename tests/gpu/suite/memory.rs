@@ -151,11 +151,7 @@ fn judged(
         (booked <= LIMIT, format!("{} are accounted", mib(booked))),
         (!refused || full, "refused, though there was room for more".to_owned()),
         (!refused || answered("untouched", 1), "the refused call wrote into its out-parameter".to_owned()),
-        // The charge of a destroyed graph may stay while others live (docs/limits.md).
-        (
-            !refused || family.word == "graph" || answered("again", 0),
-            "what was given back could not be had again".to_owned(),
-        ),
+        (!refused || answered("again", 0), "what was given back could not be had again".to_owned()),
         (freed, "a free failed".to_owned()),
     ];
     Ok(Outcome::of(text, promises))

@@ -2,14 +2,15 @@
 //!
 //! A node has its addresses from the moment it is made, and the driver gives those of an allocation that is freed before another
 //! one in the same graph to that one, too. What is behind the addresses of all nodes together is the most that an executable
-//! graph can have.
+//! graph can have. An allocation that the graph does not free outlives its launch.
 
 use crate::loader::vendor::{self, MemoryNodeParameters, SUCCESS};
 use crate::sys;
 
-/// CU_GRAPH_NODE_TYPE_GRAPH and MEM_ALLOC.
+/// CU_GRAPH_NODE_TYPE_GRAPH, MEM_ALLOC and MEM_FREE.
 const CHILD_NODE: u32 = 4;
 pub(super) const MEMORY_NODE: u32 = 10;
+const FREE_NODE: u32 = 11;
 
 /// Cards of one graph that are told apart.
 pub(super) const CARDS_MAX: usize = 16;
@@ -17,7 +18,7 @@ pub(super) const CARDS_MAX: usize = 16;
 const NODES_FEW: usize = 64;
 const MEMORY_FEW: usize = 16;
 /// What addresses are backed by, in bytes: no driver has smaller pages on a card.
-const PAGE: u64 = 2 << 20;
+pub(super) const PAGE: u64 = 2 << 20;
 /// Words noted of a memory node: its card, its address, and the end of its pages.
 const NOTED: usize = 3;
 type Note = [u64; NOTED];
@@ -30,6 +31,60 @@ pub(super) struct GraphDemand {
     bytes: [u64; CARDS_MAX],
 }
 
+/// A node that allocates or frees.
+#[derive(Clone, Copy, Debug)]
+enum Met {
+    Allocation { card: i32, address: u64, bytes: u64 },
+    Free { address: u64 },
+}
+
+/// Which allocations outlive a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// None: the graph frees what it allocates.
+    Nothing,
+    /// All: it frees nothing.
+    All,
+    /// Some, or it frees another graph's.
+    Unknown,
+}
+
+/// Nodes that allocate and that free, and a sum of the addresses of the former less that of the latter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    allocations: usize,
+    frees: usize,
+    sum: u64,
+}
+
+impl Tally {
+    fn add(&mut self, met: Met) {
+        // So that no sum of other addresses is the same.
+        let mixed = |address: u64| {
+            let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+        };
+        match met {
+            Met::Allocation { address, .. } => {
+                self.allocations += 1;
+                self.sum = self.sum.wrapping_add(mixed(address));
+            }
+            Met::Free { address } => {
+                self.frees += 1;
+                self.sum = self.sum.wrapping_sub(mixed(address));
+            }
+        }
+    }
+
+    fn left(self) -> Left {
+        match self {
+            Self { frees: 0, .. } => Left::All,
+            Self { allocations, frees, sum: 0 } if allocations == frees => Left::Nothing,
+            Self { .. } => Left::Unknown,
+        }
+    }
+}
+
 /// Why a graph was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnreadableGraph;
@@ -37,32 +92,37 @@ pub(super) struct UnreadableGraph;
 impl GraphDemand {
     pub(super) const NOTHING: Self = Self { cards: [0; CARDS_MAX], bytes: [0; CARDS_MAX] };
 
-    /// What the nodes of a graph want, and of all graphs inside it; `round` is what a store grows by for so many bytes.
+    /// What the nodes of a graph want, and of all graphs inside it, and what its launches leave; `round` is what a store grows by
+    /// for so many bytes.
     #[inline(never)]
-    pub(super) fn of(graph: u64, round: fn(u64) -> u64) -> Result<Self, UnreadableGraph> {
-        let mut count = 0_usize;
-        walk(graph, &mut |_| count += 1)?;
-        let mut demand = Self::NOTHING;
-        if count == 0 {
-            return Ok(demand);
-        }
-        if count <= MEMORY_FEW {
-            demand.note(graph, &mut [0; MEMORY_FEW * NOTED])?;
-        } else {
+    pub(super) fn of(graph: u64, round: fn(u64) -> u64) -> Result<(Self, Left), UnreadableGraph> {
+        let mut tally = Tally::default();
+        walk(graph, &mut |met| tally.add(met))?;
+        let (mut demand, count) = (Self::NOTHING, tally.allocations);
+        if count > MEMORY_FEW {
             let mut noted = Err(UnreadableGraph);
             sys::with_words(count.saturating_mul(NOTED), |words| noted = demand.note(graph, words));
             noted?;
+        } else if count > 0 {
+            demand.note(graph, &mut [0; MEMORY_FEW * NOTED])?;
         }
         demand.bytes.iter_mut().filter(|bytes| **bytes > 0).for_each(|bytes| *bytes = round(*bytes));
-        Ok(demand)
+        Ok((demand, tally.left()))
+    }
+
+    /// The one card that pays; `None`: there are several, or none.
+    pub(super) fn only_card(&self) -> Option<i32> {
+        let mut cards = self.each().map(|(card, _)| card);
+        cards.next().filter(|_| cards.next().is_none())
     }
 
     fn note(&mut self, graph: u64, words: &mut [u64]) -> Result<(), UnreadableGraph> {
         let (notes, _) = words.as_chunks_mut::<NOTED>();
         let mut count = 0;
         walk(graph, &mut |met| {
+            let Met::Allocation { card, address, bytes } = met else { return };
             if let Some(note) = notes.get_mut(count) {
-                *note = met;
+                *note = note_of(card, address, bytes);
             }
             count += 1;
         })?;
@@ -140,6 +200,15 @@ fn note_of(card: i32, address: u64, bytes: u64) -> Note {
     [u64::from(card.unsigned_abs()), address, end]
 }
 
+/// Visits the allocations of a graph: address and bytes.
+pub(super) fn each_allocation(graph: u64, mut visit: impl FnMut(u64, u64)) -> Result<(), UnreadableGraph> {
+    walk(graph, &mut |met| {
+        if let Met::Allocation { address, bytes, .. } = met {
+            visit(address, bytes);
+        }
+    })
+}
+
 /// The library's own sort can panic. This one is a heap, whose largest note goes to the end again and again.
 fn sort(notes: &mut [Note]) {
     for root in (0..notes.len() / 2).rev() {
@@ -171,7 +240,7 @@ fn exchange(notes: &mut [Note], one: usize, other: usize) {
 }
 
 /// Looks at all nodes of a graph, and of the graphs inside it, however deep.
-fn walk(graph: u64, visit: &mut dyn FnMut(Note)) -> Result<(), UnreadableGraph> {
+fn walk(graph: u64, visit: &mut dyn FnMut(Met)) -> Result<(), UnreadableGraph> {
     walk_on(&mut [0; NODES_FEW], 0, graph, visit)
 }
 
@@ -180,7 +249,7 @@ fn walk_on(
     nodes: &mut [u64],
     mut waiting: usize,
     mut graph: u64,
-    visit: &mut dyn FnMut(Note),
+    visit: &mut dyn FnMut(Met),
 ) -> Result<(), UnreadableGraph> {
     loop {
         let mut count = 0;
@@ -214,7 +283,7 @@ fn walk_in(
     length: usize,
     front: &[u64],
     graph: u64,
-    visit: &mut dyn FnMut(Note),
+    visit: &mut dyn FnMut(Met),
 ) -> Result<(), UnreadableGraph> {
     let mut walked = Err(UnreadableGraph);
     sys::with_words(length, |nodes| {
@@ -225,7 +294,7 @@ fn walk_in(
 }
 
 /// A graph inside the node, which is to be walked, too.
-fn look(node: u64, visit: &mut dyn FnMut(Note)) -> Result<Option<u64>, UnreadableGraph> {
+fn look(node: u64, visit: &mut dyn FnMut(Met)) -> Result<Option<u64>, UnreadableGraph> {
     let mut kind = 0;
     if vendor::cuGraphNodeGetType(node, &raw mut kind) != Some(SUCCESS) {
         return Err(UnreadableGraph);
@@ -244,8 +313,16 @@ fn look(node: u64, visit: &mut dyn FnMut(Note)) -> Result<Option<u64>, Unreadabl
                 return Err(UnreadableGraph);
             }
             if let Some(card) = vendor::card_of(told.location_kind, told.location) {
-                visit(note_of(card.0, told.address, told.bytes));
+                visit(Met::Allocation { card: card.0, address: told.address, bytes: told.bytes });
             }
+            Ok(None)
+        }
+        FREE_NODE => {
+            let mut address = 0;
+            if vendor::cuGraphMemFreeNodeGetParams(node, &raw mut address) != Some(SUCCESS) {
+                return Err(UnreadableGraph);
+            }
+            visit(Met::Free { address });
             Ok(None)
         }
         _ => Ok(None),
@@ -283,6 +360,23 @@ mod tests {
         let notes = [taken(0, 64, 10), taken(0, 64, 4), taken(0, 66, 6), taken(0, 100, 2)];
         assert_eq!(bytes_of(&notes), [12 * MIB, 0]);
         assert_eq!(bytes_of(&[taken(1, 64, 10), taken(0, 64, 10), taken(0, 70, 10)]), [16 * MIB, 10 * MIB]);
+    }
+
+    #[test]
+    fn allocations_outlive_a_launch_where_nothing_frees_them() {
+        let left = |allocations: &[u64], frees: &[u64]| {
+            let mut tally = Tally::default();
+            allocations.iter().for_each(|at| {
+                tally.add(Met::Allocation { card: 0, address: at * MIB, bytes: MIB });
+            });
+            frees.iter().for_each(|at| tally.add(Met::Free { address: at * MIB }));
+            tally.left()
+        };
+        assert_eq!(left(&[64, 96], &[]), Left::All);
+        assert_eq!(left(&[64, 96, 64], &[96, 64, 64]), Left::Nothing);
+        assert_eq!(left(&[64, 96], &[64]), Left::Unknown);
+        assert_eq!(left(&[], &[64]), Left::Unknown);
+        assert_eq!(left(&[64, 160], &[96, 128]), Left::Unknown, "another graph's");
     }
 
     #[test]

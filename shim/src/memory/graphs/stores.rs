@@ -3,7 +3,7 @@
 use aliquot_enforce::graph_store::GraphStore;
 use aliquot_enforce::growth::AccountingChange;
 
-use super::demand::{CARDS_MAX, GraphDemand};
+use super::demand::{CARDS_MAX, GraphDemand, PAGE};
 use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger};
 use crate::accounting::alloc_map::Tie;
 use crate::grants::DEVICES_MAX;
@@ -25,6 +25,10 @@ pub(super) struct Exec {
     pub(super) lane: Lane,
     /// Its context.
     pub(super) tie: Tie,
+    /// What a launch leaves allocated, in bytes ([`super::left`]), and how much of it is pinned.
+    pub(super) left: u64,
+    pub(super) pinned: u64,
+    pub(super) launches: u64,
 }
 
 /// A stream, by the driver's number of it, which is never used again.
@@ -92,9 +96,41 @@ impl Execs {
     }
 
     pub(super) fn take(&mut self, exec: u64) -> Option<Exec> {
+        self.unpin(exec);
         let known = self.table.take(exec)?;
         self.each(&known.footprint, GraphStore::retire);
         Some(known)
+    }
+
+    /// Nothing of a graph is known to be in the store.
+    pub(super) fn unpin(&mut self, exec: u64) {
+        self.change_pinned(exec, |known| known.pinned = 0);
+    }
+
+    /// The same from now on, whatever its launches leave.
+    pub(super) fn forget_left(&mut self, exec: u64) {
+        self.change_pinned(exec, |known| (known.left, known.pinned) = (0, 0));
+    }
+
+    /// Changes a graph, and what of it is pinned in its store: whole pages, as everything that is charged.
+    pub(super) fn change_pinned(&mut self, exec: u64, change: impl FnOnce(&mut Exec)) {
+        let Some(known) = self.table.get(exec) else { return };
+        let before = known.pinned / PAGE;
+        change(known);
+        let (now, card) = (known.pinned / PAGE, known.footprint.only_card());
+        let Some(store) = card.filter(|_| now != before).and_then(|card| self.store(card)) else { return };
+        if now > before { store.pin((now - before) * PAGE) } else { store.unpin((before - now) * PAGE) }
+    }
+
+    /// Each graph that is `wanted`, which `change` may take out.
+    pub(super) fn each_exec(&mut self, wanted: impl Fn(&Exec) -> bool, change: impl Fn(&mut Self, u64)) {
+        let mut end = usize::MAX;
+        while let Some((at, exec, known)) = self.table.before(end) {
+            end = at;
+            if wanted(&known) {
+                change(self, exec);
+            }
+        }
     }
 }
 
