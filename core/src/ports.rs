@@ -44,7 +44,7 @@ pub trait DeviceBackend: Send + Sync {
     fn discover(&self) -> Result<Inventory, BackendError>;
 
     /// One card as it is right now, as [`DeviceBackend::discover`] finds it. Its index may differ where several vendors are on one
-    /// node. A vendor whose library can be asked about one card asks about no other.
+    /// node. A vendor with a library that can be asked about one card asks about no other.
     ///
     /// # Errors
     /// The hardware cannot be asked; [`BackendError::UnknownCard`] if it does not know the card.
@@ -59,7 +59,7 @@ pub trait DeviceBackend: Send + Sync {
     /// The hardware cannot be asked.
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError>;
 
-    /// The partitions of one card. A vendor whose library can be asked about one card asks about no other.
+    /// The partitions of one card. A vendor with a library that can be asked about one card asks about no other.
     ///
     /// # Errors
     /// The hardware cannot be asked; [`BackendError::UnknownCard`] if it does not know the card.

@@ -1,4 +1,4 @@
-//! A driver library of one function, for the other processor: enough to see who answers a call.
+//! A driver library of one function, for the other processor: enough to see which library answers a call.
 
 #![no_std]
 

@@ -18,7 +18,7 @@ pub enum StoreCall<'c> {
     Release(&'c ClaimUid),
 }
 
-/// A node whose calls a test watches, and may hold back.
+/// A node with calls that a test watches, and may hold back.
 pub struct WatchedStore {
     node: Arc<dyn NodeStore>,
     before: Box<dyn Fn(StoreCall<'_>) + Send + Sync>,

@@ -426,7 +426,7 @@ impl Marks {
         self.earliest(|_| true)
     }
 
-    /// The same of batches with launches whose cost was not known.
+    /// The same of batches with launches of unknown cost.
     #[must_use]
     pub fn unknown_since(&self) -> Option<Nanos> {
         self.earliest(|it| it.batch.known == ChargeBasis::Not)

@@ -113,7 +113,7 @@ impl CardWatches {
         self.watches.get(card).is_some_and(|watch| !watch.thread.is_finished())
     }
 
-    /// Starts a watch whose driver answered.
+    /// Starts a watch after its driver answered.
     fn watch(&mut self, card: &CardUuid, visible: &CardUuid, events: Result<Box<dyn Events>, String>) {
         let replaced = Arc::new(AtomicBool::new(false));
         let started = events.and_then(|events| {

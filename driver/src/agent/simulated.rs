@@ -46,7 +46,7 @@ const DEBIAN_DIR: &str = "/usr/lib/aarch64-linux-gnu";
 /// Driver libraries that the simulation has.
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
-/// A simulated node whose cards containers can use.
+/// A simulated node with cards that containers can use.
 pub struct ContainerCards {
     inner: Box<dyn DeviceBackend>,
     state: PathBuf,

@@ -57,7 +57,7 @@ pub(crate) enum Family {
     Arrays,
 }
 
-/// Whose accounting an allocation goes into.
+/// The grant in whose accounting an allocation goes.
 #[derive(Clone, Copy)]
 pub(crate) enum Account {
     /// Free: the memory of this card is not limited.

@@ -460,7 +460,7 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(|| shard.lock().map(core::mem::forget)).join().unwrap());
         assert_eq!(map.take(key), None, "its holder is gone");
         assert_eq!(map.insert(key, held(1, 0)), Err(NoRoom));
-        map.sweep(|_, _| true, |held| panic!("{held:?} lies where nobody may look"));
+        map.sweep(|_, _| true, |held| panic!("{held:?} lies where no search looks"));
         // Its holder was slow only.
         shard.lock.open();
         assert_eq!(map.take(key), Some(held(512, 1)));

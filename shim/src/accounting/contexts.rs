@@ -144,7 +144,7 @@ fn enter(handle: u64) -> Tie {
     })
 }
 
-/// Has a handle stand for another context, with whose memory it works.
+/// Has a handle stand for another context, and use that one's memory.
 pub(crate) fn join(handle: u64, other: u64) {
     let tie = find(other).unwrap_or_else(|| enter(other));
     write(|| {

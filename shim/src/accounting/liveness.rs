@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 /// Turns of the processor given away while another thread of this process reaps.
 const TURNS_MAX: u32 = 10_000;
 
-/// The sign of this process in a grant, and whose it is: a forked child finds its parent's here.
+/// The sign of this process in a grant, and its owner: a forked child finds its parent's here.
 struct Sign {
     pid: AtomicU32,
     namespace: AtomicU64,

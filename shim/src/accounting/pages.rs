@@ -46,7 +46,7 @@ pub(crate) struct Cover {
     pub(crate) edges: Edges,
 }
 
-/// Whose pages they are.
+/// The owner of the pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     pub(crate) grant: u32,

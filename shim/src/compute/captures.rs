@@ -1,4 +1,4 @@
-//! Streams whose work is written down instead of done.
+//! Streams with work that is written down instead of done.
 //!
 //! ```text
 //!   begin ─▶ an origin {stream, context}     other streams join by events, and are let out when the origin ends it

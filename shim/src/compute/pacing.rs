@@ -80,7 +80,7 @@ const READY: u32 = 2;
 static PLACES: [AtomicPtr<PacedCard>; GRANTS_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; GRANTS_MAX];
 
-/// A card whose compute is limited, as one launch needs it.
+/// A card with limited compute, as one launch needs it.
 #[derive(Clone, Copy)]
 pub(crate) struct Meter {
     grant: &'static Grant,

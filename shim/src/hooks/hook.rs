@@ -21,7 +21,7 @@ unsafe impl Sync for Function {}
 pub struct Hook {
     /// Name of the export.
     pub export: &'static CStr,
-    /// Whose.
+    /// The library that has it.
     pub library: Library,
     /// When it is put in place.
     pub need: Need,

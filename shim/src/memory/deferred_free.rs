@@ -25,7 +25,7 @@ const OF_ONE_MAX: usize = 8;
 /// Turns given away for a thread that asks the driver about one event.
 const ASKING_TURNS_MAX: u32 = 100_000;
 
-/// What leaves: memory, whose bytes are in no slot of their own.
+/// What leaves: memory with bytes in no slot of their own.
 #[derive(Clone, Copy, Debug)]
 struct DeferredFree {
     /// The event's place in [`EVENTS`].

@@ -126,7 +126,7 @@ impl IpcSlot {
         IpcEntry { bytes, grant, tie, number, references: 1, owner, books: ChargedSlot::Apart }
     }
 
-    /// The byte whose lock says that a process has it.
+    /// The byte with the lock that says that a process has it.
     pub(crate) fn lock(self) -> u64 {
         lock_of_lent(self.number, self.owner)
     }

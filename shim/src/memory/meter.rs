@@ -48,7 +48,7 @@ pub(crate) enum Meter {
 /// What is known of it.
 #[derive(Clone, Copy)]
 pub(crate) struct MeterRecord {
-    /// The card, whose grant pays.
+    /// The card that is charged.
     pub(crate) device: Device,
     pub(crate) state: State,
     growth: Growth,

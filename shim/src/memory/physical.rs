@@ -190,7 +190,7 @@ impl DroppedHolds {
     }
 }
 
-/// Whose accounting the current card's memory is in.
+/// The accounting of the current card's memory.
 pub(crate) fn current_ledger() -> Option<Ledger> {
     match account::of(contexts::current()?.device) {
         Account::Counted(ledger) => Some(ledger),

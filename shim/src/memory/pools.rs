@@ -39,7 +39,7 @@ pub(crate) struct Request {
 #[derive(Clone, Copy)]
 pub(crate) struct AddressOut(pub(crate) *mut u64);
 
-/// Whose business an allocation is.
+/// What accounts an allocation.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
     /// Free: it is handed to the vendor.
@@ -229,7 +229,7 @@ impl Request {
     }
 }
 
-/// The vendor's call, whose worst is in accounting.
+/// The vendor's call; its worst case is in accounting.
 fn run(running: RunningCall, request: Request, real: impl Fn() -> i32, back: impl Fn(u64) -> i32) -> i32 {
     let (meter, ledger) = (running.meter(), running.ledger());
     let before = request.address.read();

@@ -1,4 +1,4 @@
-//! Finds functions in the libraries that are loaded, past our own exports, and tells whose an address is.
+//! Finds functions in the libraries that are loaded, past our own exports, and tells which library an address is of.
 //!
 //! The loader's own search would find ours first, and `dlvsym`, which could ask for an older version, is ours as well; besides,
 //! its failures overwrite what `dlerror` says. So the symbol tables of the loaded libraries are read as the loader reads them.

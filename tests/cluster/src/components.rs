@@ -138,7 +138,7 @@ impl Components {
             // Lowering the score takes a capability that machines in machines may lack.
             "oomScoreAdj": 0,
             "maxPods": 250,
-            // How long a Pod waits whose preparation failed; a minute and more by default.
+            // How long a Pod waits after a failed preparation; a minute and more by default.
             "syncFrequency": "5s",
             "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
             "imageGCHighThresholdPercent": 100,

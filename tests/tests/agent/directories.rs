@@ -12,7 +12,7 @@ use aliquot_tests::local::aliquot;
 
 /// Directories of the agent below the test's own.
 const DIRECTORIES: [&str; 4] = ["state", "cdi", "kubelet/plugins_registry", "kubelet/plugins/aliquot.dev"];
-/// A user who is not root.
+/// Another user than root.
 const OTHER: u32 = 65_534;
 
 fn start(server: &FakeApiServer, place: &Path) -> Output {

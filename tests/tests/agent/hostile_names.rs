@@ -1,4 +1,4 @@
-//! Claims whose names come from an enemy: nothing of them reaches an answer, an Event, a metric, a path or a CDI file
+//! Claims with names from an enemy: nothing of them reaches an answer, an Event, a metric, a path or a CDI file
 //! other than escaped and bounded.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]

@@ -77,7 +77,7 @@ pub struct AscendNode {
     debounce: Debounce,
     /// Templates that the driver does not know, by model.
     unknown: Mutex<BTreeSet<(String, TemplateName)>>,
-    /// Chips whose events the library delivers.
+    /// Chips of which the library delivers events.
     subscribed: Mutex<BTreeSet<ChipAt>>,
     /// Chips of the latest discovery, if it read every one in full and none has a fault.
     whole: Mutex<Option<BTreeSet<ChipAt>>>,
@@ -229,7 +229,7 @@ impl AscendNode {
         Arc::clone(changes.entry(at).or_default())
     }
 
-    /// Whose cards these are.
+    /// The vendor of these cards.
     #[must_use]
     pub fn vendor() -> Vendor {
         probe::vendor()

@@ -55,7 +55,7 @@ impl AllocEntry {
         Edges { first: self.0 & FIRST != 0, last: self.0 & LAST != 0 }
     }
 
-    /// Whose its shared pages are.
+    /// The owner of its shared pages.
     pub(crate) fn owner(self, size: PageSize) -> Owner {
         Owner { grant: self.grant(), tie: self.tie(), size }
     }

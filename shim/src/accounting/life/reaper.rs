@@ -1,7 +1,7 @@
 //! The reaper: finds exited processes, and gives back what they held.
 //!
 //! ```text
-//!   look: a slot whose owner is dead is marked so, for good ─▶ any marked, or accounting closed, or too high?
+//!   look: a slot of a dead owner is marked so, for good ─▶ any marked, or accounting closed, or too high?
 //!        └─▶ manners: the lock of all reapers, or a wait for the process that has it, not for long
 //!             └─▶ close accounting ─▶ recount: marked slots are free ─▶ open
 //! ```
@@ -26,7 +26,7 @@ use crate::accounting::liveness;
 use crate::grants::Usage;
 use crate::sys;
 
-/// Byte of the usage file whose lock makes a reaper.
+/// Byte of the usage file; its lock makes a reaper.
 const REAPER: u64 = 0;
 /// Longest wait for a living thread inside; it is there for some nanoseconds, unless it was stopped or has no processor.
 const BUSY_NANOS_MAX: u64 = 5_000_000;

@@ -35,7 +35,7 @@ pub(super) enum LaunchPath {
 /// The stream on which work goes that names none: the current context's.
 pub(super) const NO_STREAM: u64 = 0;
 
-/// Streams whose cards are remembered at once.
+/// Streams that are remembered with their cards at once.
 const NOTED_MAX: usize = 256;
 
 /// Bits of a noted word that say the card.

@@ -226,7 +226,7 @@ pub(super) fn settle_each(demand: &GraphDemand) -> Option<Ledger> {
     demand.each().fold(None, |over, (card, _)| settle(card).or(over))
 }
 
-/// The cards whose stores are as `wanted`, a bit each.
+/// The cards with stores as `wanted`, a bit each.
 pub(super) fn cards(wanted: impl Fn(&GraphStore) -> bool) -> impl Iterator<Item = i32> {
     let all = EXECS.with(|execs| {
         let marked = execs.stores.iter().map(|store| u64::from(wanted(store)));

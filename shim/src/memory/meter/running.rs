@@ -9,12 +9,12 @@ use crate::accounting::account::{Bytes, Ledger};
 use crate::loader::vendor::SUCCESS;
 
 impl RunningCall {
-    /// Whose it is.
+    /// The ledger that is charged.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger
     }
 
-    /// Whose memory it takes.
+    /// The meter of the memory that it takes.
     pub(crate) fn meter(&self) -> Meter {
         self.meter
     }

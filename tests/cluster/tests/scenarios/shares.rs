@@ -114,7 +114,7 @@ fn pods_with_shares_are_held_to_their_limits() {
     let rest = create(&space, &user);
     held_to_limit(&space, &rest, &["tenant", "fill"]).unwrap();
     converges(&space, [&quarter, &rest], [25.0, 75.0], ATTEMPTS).unwrap();
-    // Each time in new processes, whose numbers in the two containers may be equal.
+    // Each time in new processes; their numbers in the two containers may be equal.
     let again: Vec<_> = (0..AGAIN).map(|_| computed(&space, [&quarter, &rest])).collect();
     println!("again: {again:?}");
     let of = |wanted: [f64; 2]| again.iter().flatten().filter(|had| fits(had, wanted, AGAIN_ERROR)).count();

@@ -1,4 +1,4 @@
-//! Exported memory: who pays for it among exporters, importers and the dead.
+//! Exported memory: which of exporters, importers and ended processes is charged.
 
 use super::*;
 
