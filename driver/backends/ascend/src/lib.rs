@@ -4,7 +4,7 @@
 //!   libdcmi.so ──ffi──▶ facts ──probe + catalogue──▶ cards ─┐
 //!                 │     vNPUs ──partition──▶ parts ─────────┼──▶ AscendNode: DeviceBackend
 //!                 ├───▶ faults ──health──▶ disposition ─────┤
-//!                 └───▶ fault events                        │
+//!                 └───▶ fault events ──watch                │
 //!   /etc/vnpu.cfg ──recovery──▶ chips in recovery ──────────┤
 //!   npu-smi ──npu_smi──▶ names of templates ────────────────┘
 //! ```
@@ -22,6 +22,7 @@ pub mod npu_smi;
 mod partition;
 mod probe;
 mod recovery;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,21 +33,21 @@ use std::time::Duration;
 
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::catalogue::{CardModel, Catalogue};
-use aliquot_core::health::{Cause, Codes as _, Meaning};
+use aliquot_core::health::{Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, CardEvent, CardEvents, CardUsage, DeviceAccess, DeviceBackend, ExpectedPartition,
-    LivePartition, PartitionAt,
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, ExpectedPartition, LivePartition,
+    PartitionAt,
 };
 use aliquot_core::units::Bytes;
 
 pub use ffi::event::FaultEvent;
 pub use ffi::{Fault, Site};
 pub use health::{FaultCodes, OpenError};
+pub use watch::Watch;
 
 use access::NpuAccess;
-use ffi::event::Watcher;
 use ffi::{ChipAt, Facts, Library};
 use health::Debounce;
 use probe::{DiscoveredChip, Machine};
@@ -86,10 +87,6 @@ pub struct AscendNode {
     /// One lock a chip: its changes run one after the other.
     changes: Mutex<BTreeMap<ChipAt, Arc<Mutex<()>>>>,
 }
-
-/// The fault events of one chip.
-#[derive(Debug)]
-pub struct Watch(Watcher);
 
 /// All chips as they are now, and what is wrong with those that are left out.
 struct Look {
@@ -265,25 +262,6 @@ impl AscendNode {
         let chips = || look.found.iter().map(|found| found.facts.at).collect();
         *whole() = is_whole.then(chips);
         Ok((Inventory { cards: look.found.into_iter().map(|found| found.card).collect() }, look.trouble))
-    }
-
-    /// Watches the fault events of a chip from now on.
-    ///
-    /// # Errors
-    /// As [`AscendNode::cards`]; [`BackendError::Unsupported`] if the library has no events.
-    pub fn watch(&self, card: &CardUuid) -> Result<Watch, BackendError> {
-        let chip = self.chip(card)?;
-        let mut subscribed = self.subscribed.lock().unwrap_or_else(PoisonError::into_inner);
-        let watcher = Watcher::of(chip.facts.logic);
-        if !subscribed.contains(&chip.facts.at) {
-            let what = format!("events of card {card}");
-            self.library.subscribe(chip.facts.at).map_err(|fault| match fault {
-                fault if fault.is_unsupported() => BackendError::Unsupported { what },
-                fault => health::error(what, fault),
-            })?;
-            subscribed.insert(chip.facts.at);
-        }
-        Ok(Watch(watcher))
     }
 
     /// Creates a vNPU under the first of its names that the driver knows.
@@ -506,24 +484,5 @@ impl DeviceBackend for AscendNode {
         // The image has its own LD_LIBRARY_PATH, which a constant would replace.
         let environment = Vec::new();
         Ok(DeviceAccess { visible_uuid, nodes, mounts: access::files(&self.site.root), environment })
-    }
-}
-
-// === impl Watch ===
-
-impl Watch {
-    /// The next fault event; `None`: none for so long.
-    #[must_use]
-    pub fn next_fault(&self, longest: Duration) -> Option<FaultEvent> {
-        self.0.next(longest)
-    }
-}
-
-impl CardEvents for Watch {
-    fn next(&mut self, longest: Duration) -> Result<Option<CardEvent>, BackendError> {
-        // Lesser faults end by themselves and are in the health of the next look.
-        let critical = self.next_fault(longest).filter(|event| event.severity >= 3 && event.assertion != 0);
-        let cause = |event: FaultEvent| Cause::Code(u64::from(event.code));
-        Ok(critical.map(|event| CardEvent { cause: cause(event), part: Part::Card }))
     }
 }
