@@ -2,8 +2,8 @@
 
 use crate::boundary::LOST;
 use crate::code::{
-    Answer, Code, DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE,
-    NOT_INITIALIZED, OUT_OF_MEMORY, PRIMARY_CONTEXT_ACTIVE, UNKNOWN,
+    Answer, DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED,
+    OUT_OF_MEMORY, UNKNOWN,
 };
 use crate::event;
 use crate::handle::{Registry, Tag};
@@ -491,9 +491,6 @@ pub(crate) fn synchronize(context: &Context) -> Answer {
     ours.pools.settle(seat);
     Ok(())
 }
-
-/// The answer for flags of a primary context that cannot be changed any more.
-pub(crate) const ACTIVE: Code = PRIMARY_CONTEXT_ACTIVE;
 
 /// The card a stream works on.
 pub(crate) fn card_of(stream: &Stream) -> Answer<&'static OurCard> {

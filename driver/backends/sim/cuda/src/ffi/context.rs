@@ -2,7 +2,7 @@
 
 use super::pointer::{In, Out};
 use crate::boundary::enter;
-use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
+use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, PRIMARY_CONTEXT_ACTIVE};
 use crate::event::EVENTS;
 use crate::process::{self, lock};
 use crate::stacks;
@@ -81,7 +81,7 @@ exports! {
     fn cuDevicePrimaryCtxReset_v2(device: i32) { process::primary_reset(device) }
     fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
         if process::primary_state(device)?.1 != 0 {
-            return Err(process::ACTIVE);
+            return Err(PRIMARY_CONTEXT_ACTIVE);
         }
         process::primary_set_flags(device, flags)
     }
