@@ -236,7 +236,7 @@ impl Site {
         notes
     }
 
-    /// Cards that work, on which contexts can be made and their size is unknown and was not looked for of late.
+    /// Cards that work and no process uses, on which contexts can be made and their size is unknown and was not looked for of late.
     fn unmeasured_cards(&self, gauge: &dyn ContextGauge) -> Result<Vec<CardUuid>, BackendError> {
         let Some(driver) = gauge.driver() else { return Ok(Vec::new()) };
         let sizes = ContextSizes::load(&self.sizes_path(), driver);
@@ -249,7 +249,13 @@ impl Site {
                 && sizes.of(&ground).is_none()
                 && sizes.failure(&ground, &now).is_none()
         };
-        Ok(self.look()?.cards.into_iter().filter(is_wanted).map(|card| card.uuid).collect())
+        // A context on a card that another program has nearly filled could take what that program asks for next.
+        let is_unused = |card: &Card| match self.parts.backend.usage(&card.uuid) {
+            Ok(usage) => usage.processes.is_empty(),
+            Err(_) => true,
+        };
+        let cards = self.look()?.cards.into_iter().filter(is_wanted).filter(is_unused);
+        Ok(cards.map(|card| card.uuid).collect())
     }
 
     fn sizes_path(&self) -> PathBuf {
