@@ -37,12 +37,22 @@ fn load_driver(machine: &Machine, host: &Path, number: u32) {
     fs::rename(next, modules.join("nvidia")).unwrap();
 }
 
+/// A program that does not outlive its test.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 /// An agent of this machine, and the root of its host.
-fn start(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet) -> (Child, PathBuf) {
+fn start(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet) -> (Started, PathBuf) {
     let host = machine.dir().join("host");
     fs::create_dir(&host).unwrap();
     load_driver(machine, &host, 1);
-    (plugin(machine, server, kubelet, &host).spawn().unwrap(), host)
+    (Started(plugin(machine, server, kubelet, &host).spawn().unwrap()), host)
 }
 
 fn plugin(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet, host: &Path) -> Command {
@@ -87,7 +97,7 @@ async fn looks_without_a_change_enumerate_no_cards() {
     machine.fault("nvmlDeviceGetCount_v2", &format!("{{ xid = {OF_A_PROGRAM} }}"));
     let card = machine.bench.device().card(0).unwrap().clone();
     let mut enumerations = Enumerations { seen: card.xids_until_now(), card, times: Vec::new() };
-    let (mut plugin, host) = start(&machine, &server, &kubelet);
+    let (_plugin, host) = start(&machine, &server, &kubelet);
     kubelet.register().await;
     // The agent looks every 5 s; a snapshot of the cards counts for 30 s.
     let (pause, count) = enumerations.pause_of(DISCOVERY_AGE_MAX - Duration::from_secs(5)).await;
@@ -97,8 +107,6 @@ async fn looks_without_a_change_enumerate_no_cards() {
     load_driver(&machine, &host, 2);
     let (pause, _) = enumerations.pause_of(Duration::ZERO).await;
     assert!(pause < DISCOVERY_AGE_MAX / 2, "{pause:?}");
-    plugin.kill().unwrap();
-    plugin.wait().unwrap();
 }
 
 /// Reports an error until the agent has noted it.
@@ -130,7 +138,7 @@ fn is_tainted(device: &Value) -> bool {
 async fn reload_of_the_driver_is_followed_and_ends_its_errors() {
     let (machine, server, kubelet) =
         (Machine::of("[[card]]"), FakeApiServer::start(), FakeKubelet::default());
-    let (mut plugin, host) = start(&machine, &server, &kubelet);
+    let (_plugin, host) = start(&machine, &server, &kubelet);
     kubelet.register().await;
     let whole = |slices: &[Value]| devices(slices).count() > 0 && !devices(slices).any(is_tainted);
     let unhealthy = |slices: &[Value]| devices(slices).any(is_tainted);
@@ -145,8 +153,6 @@ async fn reload_of_the_driver_is_followed_and_ends_its_errors() {
     fs::remove_file(machine.state().join("health")).unwrap();
     report(&machine, &card).await;
     server.wait_for("resourceslices", unhealthy).await;
-    plugin.kill().unwrap();
-    plugin.wait().unwrap();
 }
 
 /// The agent has seen the instance once, after its watch of the card began; the event comes after the instance's end.
@@ -159,7 +165,7 @@ async fn xid_of_an_instance_that_is_gone_counts_against_its_place() {
     );
     // Partitions are published on servers of this version.
     server.set_version(37, 0);
-    let (mut plugin, host) = start(&machine, &server, &kubelet);
+    let (_plugin, host) = start(&machine, &server, &kubelet);
     kubelet.register().await;
     let before = Mutex::new(Value::Null);
     let some = |slices: &[Value]| {
@@ -184,8 +190,6 @@ async fn xid_of_an_instance_that_is_gone_counts_against_its_place() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(notes().contains("1g.10gb@3"), "{}", notes());
-    plugin.kill().unwrap();
-    plugin.wait().unwrap();
 }
 
 /// The host's driver is below its root; the loader has none.
@@ -206,7 +210,7 @@ async fn contexts_of_idle_cards_are_measured_with_the_hosts_driver() {
         symlink(file, libraries.join(format!("{name}.1"))).unwrap();
     }
     let mut plugin = plugin(&machine, &server, &kubelet, &host);
-    let mut plugin = plugin.env_remove("LD_LIBRARY_PATH").spawn().unwrap();
+    let _plugin = Started(plugin.env_remove("LD_LIBRARY_PATH").spawn().unwrap());
     kubelet.register().await;
     let began = Instant::now();
     let cards: Vec<CardUuid> = machine
@@ -228,6 +232,4 @@ async fn contexts_of_idle_cards_are_measured_with_the_hosts_driver() {
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    plugin.kill().unwrap();
-    plugin.wait().unwrap();
 }

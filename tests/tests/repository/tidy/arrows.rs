@@ -50,6 +50,7 @@ pub(super) const ARROWS: &[(&str, &[&str], &[&str])] = &[
             "http",
             "k8s-openapi",
             "kube",
+            "libc",
             "nix",
             "parking_lot",
             "prometheus-client",
