@@ -250,14 +250,15 @@ impl<'p> Root<'p> {
             why: format!("found no version in its name, expected {MANAGEMENT}.so.<version>"),
         })?;
         let management = self.seen.join(file);
-        let compute = names.iter().find(|(_, names)| names.iter().any(|name| name == COMPUTE));
-        let compute = compute.map(|(file, _)| self.seen.join(file));
-        let mut mounts = Vec::new();
+        let (mut compute, mut mounts) = (None, Vec::new());
         for (file, names) in &names {
             if version_of(file).is_some_and(|of| of != version) {
                 continue;
             }
             self.check(file)?;
+            if names.iter().any(|name| name == COMPUTE) {
+                compute = Some(self.seen.join(file));
+            }
             for name in loader_names(file, names) {
                 for at in CONTAINER_LIBRARIES {
                     mounts.push(self.mount(file, format!("{at}/{name}")));
