@@ -49,6 +49,15 @@ use crate::region::{self, Footprint};
 /// A failure that took longer is kept: to try again has its price.
 const COSTLY: Duration = Duration::from_secs(10);
 
+/// Which failures are stored, so that the next minutes do not try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeptFailures {
+    /// Those that took long: a run waits for its measurement.
+    Costly,
+    /// Each: an agent tries by itself.
+    All,
+}
+
 /// A measurement of a context on a ground. The node need not be open meanwhile.
 #[derive(Debug)]
 pub struct ContextMeasurement {
@@ -150,8 +159,7 @@ impl Node {
         if measured.outcome.is_ok() && !self.is_alone(uid, &measured.ground) {
             return Ok(());
         }
-        let costly = measured.took >= COSTLY;
-        self.notes.extend(self.site.keep(measured, |_| costly));
+        self.notes.extend(self.site.keep(measured, KeptFailures::Costly));
         let ground = &measured.ground;
         match &measured.outcome {
             Ok(bytes) => self.site.publish(self.grants(), ground, *bytes),
@@ -175,15 +183,17 @@ impl NodeService {
             let Some(before) = self.idle_since(&card) else { continue };
             let measurement =
                 ContextMeasurement { gauge: Arc::clone(&gauge), ground: whole(&card), visible: card.clone() };
+            let earlier = self.site.mark_begun(gauge.as_ref(), &card);
             let measured = measurement.take();
             // Of a claim that came and went, a process may have allocated or freed.
             if self.idle_since(&card) != Some(before) {
+                self.site.store_sizes(&earlier);
                 continue;
             }
             if let Ok(size) = &measured.outcome {
                 tracing::info!(%card, bytes = size.context.0, "measured what a context takes");
             }
-            for note in self.site.keep(&measured, |_| true) {
+            for note in self.site.keep(&measured, KeptFailures::All) {
                 tracing::warn!("{note}");
             }
         }
@@ -214,7 +224,7 @@ impl Site {
     }
 
     /// Stores a measurement, or that it failed where that is worth it. What people are to be told.
-    fn keep(&self, measured: &MeasuredContext, is_kept: impl Fn(&ContextSizeError) -> bool) -> Vec<String> {
+    fn keep(&self, measured: &MeasuredContext, kept_failures: KeptFailures) -> Vec<String> {
         let mut notes: Vec<String> = measured.note().into_iter().collect();
         let gauge = self.parts.gauge.as_ref();
         let Some(driver) = gauge.and_then(|gauge| gauge.driver()) else { return notes };
@@ -224,7 +234,7 @@ impl Site {
         let mut sizes = kept.unwrap_or_else(|_| ContextSizes::none(driver));
         match &measured.outcome {
             Ok(bytes) => sizes.note(measured.ground.clone(), *bytes),
-            Err(why) if is_kept(why) => {
+            Err(why) if kept_failures == KeptFailures::All || measured.took >= COSTLY => {
                 sizes.note_failure(measured.ground.clone(), Moment::now(), &chain(why));
             }
             Err(_) => return notes,
@@ -234,6 +244,21 @@ impl Site {
             notes.push(format!("{path}: what a context takes is not kept: {error}"));
         }
         notes
+    }
+
+    /// Notes that a measurement has begun, so that an agent that ends in it does not begin again at its next start; the sizes before.
+    fn mark_begun(&self, gauge: &dyn ContextGauge, card: &CardUuid) -> ContextSizes {
+        let sizes = ContextSizes::load(&self.sizes_path(), gauge.driver().unwrap_or_default());
+        let mut marked = sizes.clone();
+        marked.note_failure(whole(card), Moment::now(), "the agent ended while it was measured");
+        self.store_sizes(&marked);
+        sizes
+    }
+
+    fn store_sizes(&self, sizes: &ContextSizes) {
+        if let Err(error) = sizes.store(&self.sizes_path(), &self.parts.disk) {
+            tracing::warn!("{}: it is not written: {error}", self.sizes_path().display());
+        }
     }
 
     /// Cards that work and no process uses, on which contexts can be made and their size is unknown and was not looked for of late.

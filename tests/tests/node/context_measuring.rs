@@ -13,6 +13,7 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::units::Bytes;
 use aliquot_driver::checkpoint::{ContextDevice, ContextSizes};
+use aliquot_driver::clock::Moment;
 use aliquot_driver::contexts::{ContextGauge, ContextSizeError};
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node, NodeParts, NodeService};
@@ -152,6 +153,10 @@ impl ContextGauge for Gauge {
 
     fn measure(&self, visible: &CardUuid) -> Result<Footprint, ContextSizeError> {
         self.measured.lock().unwrap().push(visible.clone());
+        // An agent that is killed now does not begin again at once.
+        let state = self.node.lock().unwrap().upgrade().unwrap().state_dir().join("contexts");
+        let ground = ContextDevice { card: visible.clone(), template: None };
+        assert!(ContextSizes::load(&state, DRIVER).failure(&ground, &Moment::now()).is_some());
         if let Some(claim) = self.meanwhile.lock().unwrap().take() {
             let node = self.node.lock().unwrap().upgrade().unwrap();
             node.prepare(&claim).unwrap();
