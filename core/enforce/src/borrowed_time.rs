@@ -12,6 +12,7 @@
 //! So a withdrawal also deducts credit, and the next borrowing restores it. The deduction never exceeds what borrowing
 //! gave: the guarantee is not touched. If borrowing rises and falls with others' use, the deduction follows.
 
+use crate::ablation::Heuristic;
 use crate::bucket::CREDIT_MAX;
 use crate::units::{Nanos, Ppm};
 
@@ -42,7 +43,8 @@ impl BorrowedTime {
         }
         // A grant of the whole card deducts nothing; a grant of the guarantee deducts everything.
         let parts = |from: Ppm| Nanos(Ppm::ALL.minus(from).parts().into());
-        let taken = Ppm::of(parts(granted), parts(guaranteed)).times(self.gave);
+        let gave = if Heuristic::LoanLead.is_on() { self.gave } else { Nanos::ZERO };
+        let taken = Ppm::of(parts(granted), parts(guaranteed)).times(gave);
         let before = core::mem::replace(&mut self.taken, taken);
         before.signed() - taken.signed()
     }

@@ -18,6 +18,7 @@ mod runs;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::ablation::Heuristic;
 use crate::units::Nanos;
 use runs::Runs;
 
@@ -217,7 +218,7 @@ impl Costs {
             return Estimate::Measured(Nanos(nanos & !HELD), trust);
         }
         // Time grows at most in proportion to blocks; a card that has room for more of them needs less.
-        let family = self.nanos(shape.family);
+        let family = self.nanos(shape.family).filter(|_| Heuristic::Guesses.is_on());
         family.map_or(Estimate::Unknown, |block| {
             let nanos = u128::from(block & !HELD) * u128::from(shape.blocks.max(1)) / FAMILY_SCALE;
             Estimate::Guessed(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX).max(COST_MIN)))
@@ -345,8 +346,8 @@ impl Parts {
         Self { least: word & 0xffff_ffff, mean: word >> 32 }
     }
 
-    const fn vary(self) -> bool {
-        self.mean > self.least + self.least / 2
+    fn vary(self) -> bool {
+        Heuristic::MeanCosts.is_on() && self.mean > self.least + self.least / 2
     }
 }
 

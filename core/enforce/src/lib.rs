@@ -14,9 +14,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(any(test, feature = "shuttle"))]
+#[cfg(any(test, feature = "shuttle", feature = "ablation"))]
 extern crate std;
 
+pub mod ablation;
 mod borrowed_time;
 pub mod bucket;
 pub mod busy_floor;

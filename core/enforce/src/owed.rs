@@ -15,6 +15,7 @@
 //! A window reports idle time only after its end, when kernels of about that length have returned. So the budget is recent idle
 //! time. The governor pays it out whenever the tenant waits for credit; during others' turns the tenant waits for its turn instead.
 
+use crate::ablation::Heuristic;
 use crate::bucket::SAVED_MAX;
 use crate::units::Nanos;
 
@@ -85,6 +86,9 @@ impl OwedTime {
 
     /// Amount to pay out after `passed`: no more than the card can run in it.
     pub(crate) fn give(&mut self, passed: Nanos) -> i64 {
+        if !Heuristic::Owed.is_on() {
+            return 0;
+        }
         let give = self.due.min(passed.signed());
         self.due -= give;
         self.given = self.given.saturating_add(give);

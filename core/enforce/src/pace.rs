@@ -42,9 +42,11 @@ mod lane;
 mod pay;
 mod probe;
 mod rest;
+mod ticket;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use crate::ablation::Heuristic;
 use crate::bucket::{Bucket, CREDIT_MAX, CreditBound, SAVED_MAX};
 use crate::busy_floor::BusyFloor;
 use crate::cells::{Cells, Stretch};
@@ -61,6 +63,8 @@ use probe::{ProbeInput, Probes};
 
 pub use clocked::UnmarkedWork;
 pub use rest::{UnbilledWork, WaitScope};
+use ticket::LaunchCount;
+pub use ticket::Ticket;
 
 /// Credit that a process takes at a time.
 pub const QUANTUM: Nanos = Nanos::from_micros(500);
@@ -192,48 +196,6 @@ pub enum Verdict {
     Go(Ticket),
     /// Wait on the wake word until then at the latest, and ask again.
     Wait(Nanos),
-}
-
-/// A launch that may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    charged: Nanos,
-    /// Deposit beyond the charge, until its bill.
-    deposit: Nanos,
-    counted: Option<LaunchCount>,
-    /// The lane where a marker is due behind it.
-    mark: Option<usize>,
-    /// Since when and where it counts as work without a marker.
-    unmarked: Option<(Nanos, UnmarkedWork)>,
-}
-
-impl Ticket {
-    const fn uncounted(price: Price) -> Self {
-        Self { charged: price.cost, deposit: price.deposit, counted: None, mark: None, unmarked: None }
-    }
-
-    /// Whether [`Pace::launched`] has a marker to put.
-    #[must_use]
-    pub const fn is_marked(&self) -> bool {
-        self.mark.is_some()
-    }
-
-    /// No marker will be behind it, as its context has none; `now` is the time of the ask.
-    #[must_use]
-    pub const fn without_markers(mut self, now: Nanos) -> Self {
-        self.unmarked = Some((now, UnmarkedWork::Elsewhere));
-        self
-    }
-}
-
-/// Where a launch is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LaunchCount {
-    stream: u64,
-    /// Place of the lane.
-    at: usize,
-    /// Tells its batch from others there.
-    opened: u32,
 }
 
 /// The controller of one process and card. Private memory; any number of threads.
@@ -384,7 +346,8 @@ impl Pace {
             };
         let mut begin = if alone { BatchStart::Own } else { BatchStart::Last };
         // A short launch that fills its lane's batch begins the next: one ask for both, not one for each.
-        let is_full = cost < MARKED_BEFORE && lane.taken().plus(cost) > MARK_EVERY;
+        let is_full =
+            Heuristic::MarkerBefore.is_on() && cost < MARKED_BEFORE && lane.taken().plus(cost) > MARK_EVERY;
         if (alone || is_full) && lane.is_open_for(ask.stream) {
             self.mark(ask.now, lane, marks, world);
             begin = BatchStart::Last;

@@ -11,6 +11,7 @@
 //!   processes:  3 3 3 │ 9 12 9 │ 21 24 18 = 102      card: 100      rounded up: 2 in 9 processes
 //! ```
 
+use crate::ablation::Heuristic;
 use crate::units::Nanos;
 
 /// Thousandths of a hundredth of a window.
@@ -68,6 +69,9 @@ impl Rounding {
 
     /// Mean that rounding adds to a process.
     fn up(&self) -> i64 {
+        if !Heuristic::Rounding.is_on() {
+            return 0;
+        }
         self.beyond.saturating_mul(GRAIN).checked_div(self.told).unwrap_or(GRAIN / 2).clamp(0, GRAIN)
     }
 }

@@ -42,6 +42,7 @@
 //! Invariants after each step, if the sum of guarantees is at most the card: a cap is granted exactly its guarantee; burst is
 //! granted at least its guarantee; reserves and borrowed time together are at most the card; an idle tenant borrows nothing.
 
+use crate::ablation::Heuristic;
 use crate::borrowed_time::BorrowedTime;
 use crate::owed::{OwedTime, VendorWindow};
 use crate::units::{Nanos, Ppm};
@@ -339,9 +340,11 @@ impl Tenant {
         } else if window.own > Nanos::ZERO {
             self.quiet = self.quiet.saturating_add(1);
         }
-        let is_told = self.quiet == 0 || self.quiet > QUIET + 2 * self.gap;
+        let corrects = if alone { Heuristic::CorrectionAlone.is_on() } else { Heuristic::Correction.is_on() };
+        let is_told =
+            !Heuristic::QuietWindows.is_on() || self.quiet == 0 || self.quiet > QUIET + 2 * self.gap;
         let part = if alone { CORRECT_ALONE_IN } else { CORRECT_IN };
-        self.due = if is_told { -self.unbilled / part } else { 0 };
+        self.due = if is_told && corrects { -self.unbilled / part } else { 0 };
         if alone {
             // A tenant with that much debt cannot pay now: the rest is not lost, it is corrected later.
             let least = if sample.credit > -UNBILLED_MAX.signed() { i64::MIN } else { 0 };
@@ -372,7 +375,7 @@ impl Tenant {
             self.worked = WorkHistory::NOTHING;
         } else if interval >= INTERVAL_MIN || (interval > Nanos::ZERO && self.worked.since >= INTERVALS_MIN) {
             let WorkHistory { own, interval, .. } = self.worked;
-            self.part = Some(Ppm::of(own, interval));
+            self.part = Heuristic::MeasuredPart.is_on().then(|| Ppm::of(own, interval));
             self.worked =
                 WorkHistory { own: Nanos(own.0 / 2), interval: Nanos(interval.0 / 2), since: Nanos::ZERO };
         }
@@ -472,7 +475,7 @@ impl Tenant {
     fn reserve(&self, now: Nanos) -> Ppm {
         if !self.is_active(now) {
             Ppm::ZERO
-        } else if self.is_limited(now) {
+        } else if self.is_limited(now) || !Heuristic::Headroom.is_on() {
             self.guaranteed()
         } else {
             with_headroom(self.used).min(self.guaranteed())

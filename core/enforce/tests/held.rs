@@ -3,78 +3,22 @@
 
 #![cfg(not(feature = "shuttle"))]
 
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+#[path = "pace/books.rs"]
+mod books;
 
-use aliquot_enforce::bucket::Bucket;
-use aliquot_enforce::busy_floor::BusyFloor;
-use aliquot_enforce::cells::Cells;
+use std::collections::VecDeque;
+
 use aliquot_enforce::cost::Shape;
 use aliquot_enforce::marks::{EVENTS, Event, Events, Marks, Passed, Recorded};
-use aliquot_enforce::pace::{
-    Admission, LaunchRequest, Pace, PaceTerms, SharedWords, Verdict, WaitScope, World,
-};
+use aliquot_enforce::pace::{Admission, LaunchRequest, Pace, PaceTerms, Verdict, WaitScope, World};
 use aliquot_enforce::units::{Nanos, Ppm};
+use books::{Books, UP};
 
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
-/// A machine that has been up for a while.
-const UP: u64 = 1_000_000 * MILLI;
 /// A held stream, and one beside it.
 const HELD: u64 = 70;
 const BESIDE: u64 = 81;
-
-/// The words of a tenant.
-struct Books {
-    credit: AtomicI64,
-    refilled_at: AtomicU64,
-    words: [AtomicU64; 7],
-    sure: Vec<AtomicU64>,
-    sure_nanos: AtomicI64,
-    halves: [AtomicU32; 2],
-    cells: Vec<AtomicU32>,
-}
-
-impl Books {
-    fn new() -> Self {
-        Self {
-            credit: AtomicI64::new(0),
-            refilled_at: AtomicU64::new(UP),
-            words: Default::default(),
-            sure: (0..128).map(|_| AtomicU64::new(0)).collect(),
-            sure_nanos: AtomicI64::new(0),
-            halves: Default::default(),
-            cells: (0..512).map(|_| AtomicU32::new(0)).collect(),
-        }
-    }
-
-    fn shared(&self) -> SharedWords<'_> {
-        let [device, process, interval, counted, reporter, active, limited] = &self.words;
-        let [demand, wake] = &self.halves;
-        SharedWords {
-            bucket: Bucket { credit: &self.credit, refilled_at: &self.refilled_at },
-            cells: Cells::new(&self.cells),
-            device_nanos: device,
-            process_nanos: process,
-            interval_nanos: interval,
-            counted_until: counted,
-            sure: BusyFloor::new(&self.sure),
-            sure_nanos: &self.sure_nanos,
-            reporter,
-            active_until: active,
-            limited_until: limited,
-            demand,
-            wake,
-            me: 1,
-        }
-    }
-
-    /// Milliseconds on the books.
-    fn booked(&self) -> u64 {
-        self.words[0].load(Relaxed) / MILLI
-    }
-}
 
 /// What stands in a stream.
 #[derive(Clone, Copy, Debug)]
@@ -228,7 +172,7 @@ impl<'a> Process<'a> {
     /// A kernel, launched as a program does it: it waits until it may, and for nothing else. For how long.
     fn launches(&mut self, stream: u64, function: u64, nanos: u64) -> u64 {
         let shape = Shape::kernel(function, [64, 1, 1], [64, 1, 1]);
-        let (shared, begun) = (self.books.shared(), self.card.now);
+        let (shared, begun) = (self.books.shared(1), self.card.now);
         let mut ticket = None;
         while ticket.is_none() && self.pace.pass(shape.key, stream) == Admission::Ask {
             let (now, waited) = (Nanos(self.card.now), Nanos(self.card.now - begun));
@@ -265,7 +209,7 @@ impl<'a> Process<'a> {
 
     /// The program waits for all that it launched.
     fn waits(&mut self) {
-        let (now, shared) = (Nanos(self.card.now), self.books.shared());
+        let (now, shared) = (Nanos(self.card.now), self.books.shared(1));
         self.pace.waits(now, WaitScope::OnAll, &mut self.marks, &mut self.card, |_| true);
         while self.card.streams.iter().any(|(_, line)| !line.is_empty()) {
             self.rests(1);
@@ -511,4 +455,25 @@ fn held_work_of_the_dead_owes_no_time_before_anybody_looked() {
     }
     let owed = process.pace.unbilled(&process.marks).owed.map(|since| (process.card.now - since.0) / MILLI);
     assert!(owed.is_some_and(|owed| owed <= 150), "{owed:?} ms of 5 s");
+}
+
+#[cfg(feature = "ablation")]
+#[test]
+fn without_the_bound_all_work_passes_behind_a_hold() {
+    use aliquot_enforce::ablation::{Heuristic, without};
+    let passed = || {
+        let books = Books::new();
+        let mut process = Process::new(&books, 50, 100);
+        process.repeats(30, HELD, 0, MILLI);
+        process.waits();
+        let (begun, _) = (process.card.now, process.holds(HELD, Told::Yes));
+        (0_u64..)
+            .take_while(|_| {
+                process.launches(HELD, 0, MILLI) < 1_000 * MILLI && process.card.now < begun + 10_000 * MILLI
+            })
+            .count()
+    };
+    let (with, without) = (passed(), without(Heuristic::HeldBound, passed));
+    println!("| `held-bound` | launches of 1 ms behind a hold, 50 % | [{with}] | [{without}] |");
+    assert!(with <= 1_005 && without >= 4_000, "{with} with, {without} without");
 }

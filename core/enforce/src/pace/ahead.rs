@@ -50,7 +50,7 @@ impl UnmeasuredLaunches {
     }
 
     pub(super) fn next(&self) -> NextLaunch {
-        if self.short.load(Ordering::Relaxed) < RUN {
+        if self.short.load(Ordering::Relaxed) < RUN || !Heuristic::FewUnmeasured.is_on() {
             return NextLaunch { charge: UNKNOWN, beside: 0 };
         }
         NextLaunch { charge: SHORT, beside: usize::try_from(FEW - 1).unwrap_or(0) }
@@ -84,6 +84,7 @@ impl Pace {
         let awaited = due.map_or(Nanos::ZERO, |due| due.awaited(now));
         // Where a charge is a guess, all that it says is that a bill comes.
         let charged = due
+            .filter(|_| Heuristic::LaunchAhead.is_on())
             .filter(|due| due.known != ChargeBasis::Not)
             .map_or(Nanos::ZERO, |due| due.charged.plus(due.deposit));
         let ahead = charged.minus(AHEAD_MAX.plus(price.whole()));

@@ -31,7 +31,7 @@ impl ForeignTurns {
         let interval = done.end.minus(done.start);
         let long = each(done, interval) >= TURNS && each(done, done.batch.charged) >= Nanos(TURNS.0 / 2);
         match done.streams {
-            Streams::One if terms.own != Ppm::ALL && long => Self::InTurns,
+            Streams::One if terms.own != Ppm::ALL && long && Heuristic::LongTurns.is_on() => Self::InTurns,
             Streams::One if terms.own != Ppm::ALL => Self::Others,
             Streams::One | Streams::Several => Self::NoTenant,
         }
@@ -98,7 +98,7 @@ impl Pace {
         shared.bucket.add(marks.take_held_late().signed(), CreditBound::MOST);
         let due = marks.due()?;
         let most = if ask.terms.is_free() { STUCK_AFTER } else { LATE_WAIT_MAX };
-        let is_stuck = ask.waited.max(due.awaited(ask.now)) >= most;
+        let is_stuck = !Heuristic::Lateness.is_on() || ask.waited.max(due.awaited(ask.now)) >= most;
         let late = if is_stuck { Nanos::ZERO } else { lateness(ask.now, ask.terms.own, &due) };
         if late > Nanos::ZERO {
             marks.wait(ask.now);
@@ -194,7 +194,7 @@ impl Pace {
         let millis = (now.0 / 1_000_000) & u64::from(u32::MAX);
         let before = shared.reporter.swap(u64::from(shared.me) << 32 | millis, Ordering::AcqRel);
         let age = millis.wrapping_sub(before & u64::from(u32::MAX)) & u64::from(u32::MAX);
-        let other = before != 0 && before >> 32 != u64::from(shared.me);
+        let other = Heuristic::Siblings.is_on() && before != 0 && before >> 32 != u64::from(shared.me);
         if other && age.saturating_mul(1_000_000) <= SIBLING_FOR.0 {
             self.sibling_at.store(now.0, Ordering::Relaxed);
         }
@@ -219,7 +219,7 @@ fn missing(done: &FinishedBatch, billed: Nanos, terms: PaceTerms, shared: &Share
         missing = sum.max(0);
         Some(sum.min(0))
     });
-    Nanos(u64::try_from(missing).unwrap_or(0))
+    if Heuristic::SureTime.is_on() { Nanos(u64::try_from(missing).unwrap_or(0)) } else { Nanos::ZERO }
 }
 
 /// The time of a batch divided by its launches.

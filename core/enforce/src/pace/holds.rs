@@ -76,7 +76,7 @@ impl Pace {
         let LaunchRequest { now, terms, waited, .. } = *ask;
         let awaited = held.awaited_from.map_or(Nanos::ZERO, |from| now.minus(from));
         let most = if terms.is_free() { STUCK_AFTER } else { LATE_WAIT_MAX };
-        if held.charged < HELD_MAX || waited.max(awaited) >= most {
+        if !Heuristic::HeldBound.is_on() || held.charged < HELD_MAX || waited.max(awaited) >= most {
             return Ok(());
         }
         let until = now.plus(LOOK_HELD);

@@ -63,6 +63,9 @@ impl Pace {
     /// The deposit of a launch beyond its cost, as it may be far longer. Alone, only the ungranted part of such an excess is too
     /// much.
     fn deposit(&self, ask: &LaunchRequest<'_>, cost: Nanos) -> Nanos {
+        if !Heuristic::Deposits.is_on() {
+            return Nanos::ZERO;
+        }
         let beyond = self.costs.beyond(ask.shape.key, cost);
         if ask.terms.own == Ppm::ALL { beyond.minus(ask.terms.granted.times(beyond)) } else { beyond }
     }
@@ -116,7 +119,7 @@ impl Pace {
         let aim = if small { QUANTUM.signed() } else { 1 };
         let lacking = u64::try_from(aim.saturating_sub(credit)).unwrap_or(1);
         let mut wait = terms.granted.earns(Nanos(lacking)).min(WAIT_STEP);
-        if terms.own != Ppm::ALL && wait > CORRECTED_WITHIN {
+        if Heuristic::EarlyWake.is_on() && terms.own != Ppm::ALL && wait > CORRECTED_WITHIN {
             // The agent corrects bills meanwhile: come early and see.
             wait = CORRECTED_WITHIN.max(Nanos(wait.0 / 4 * 3));
         }
@@ -147,6 +150,7 @@ pub(super) fn must_mark(cost: Nanos, known: ChargeBasis) -> bool {
 pub(super) fn room(terms: PaceTerms, cost: Nanos, known: ChargeBasis) -> CreditBound {
     match terms.own {
         Ppm::ALL => CreditBound::of(CREDIT_MAX),
+        _ if !Heuristic::SavedRoom.is_on() => CreditBound::of(CREDIT_MAX),
         _ if known == ChargeBasis::Not => CreditBound { saves: CREDIT_MAX, keeps: SAVED_MAX },
         _ => CreditBound { saves: cost.clamp(CREDIT_MAX, SAVED_MAX), keeps: SAVED_MAX },
     }

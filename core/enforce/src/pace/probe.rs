@@ -87,7 +87,10 @@ impl Probes {
     pub(super) fn due(&self, at: usize, lane: &Lane, now: Nanos, which: ProbeInput) -> bool {
         let Some(probe) = self.lanes.get(at) else { return false };
         let random = self.random();
-        let due = if which.differs {
+        let due = if !Heuristic::Probes.is_on() {
+            lane.set_probe_in(lane::PROBE_NEVER);
+            false
+        } else if which.differs {
             self.is_turn(lane, random) | (which.own == Ppm::ALL && probe.saved(now) >= SAVED_DIFFERS)
         } else if which.own == Ppm::ALL {
             probe.look(lane, now, random)
