@@ -34,8 +34,10 @@ use crate::node::World;
 const TAKEOVER: Duration = Duration::from_secs(60);
 
 /// Looks follow each other ten times as fast as in service.
-pub const PACE: AgentPace =
-    AgentPace { look: Duration::from_millis(500), overlap: AgentPace::SERVICE.overlap };
+pub const PACE: AgentPace = AgentPace { look: Duration::from_millis(500), ..AgentPace::SERVICE };
+
+/// Version of the cluster's server.
+pub const SERVER: ServerVersion = ServerVersion::with_default_gates(37, 2);
 
 /// What the agent sees of a cluster, and what it wrote there.
 #[derive(Default)]
@@ -54,6 +56,10 @@ pub struct FakeCluster {
 struct ApiFaults {
     /// The server does not answer.
     away: AtomicBool,
+    /// It answers, but takes no status.
+    no_status: AtomicBool,
+    /// Agents that start do not know its version.
+    no_version: AtomicBool,
     /// Calls left until the agent is to be killed.
     left: AtomicUsize,
     side: Mutex<Side>,
@@ -89,6 +95,8 @@ impl Default for ApiFaults {
     fn default() -> Self {
         Self {
             away: AtomicBool::new(false),
+            no_status: AtomicBool::new(false),
+            no_version: AtomicBool::new(false),
             left: AtomicUsize::new(usize::MAX),
             side: Mutex::new(Side::Before),
             reached: Notify::new(),
@@ -123,6 +131,16 @@ impl FakeCluster {
     /// Whether the server answers from now on.
     pub fn set_away(&self, away: bool) {
         self.faults.away.store(away, Ordering::SeqCst);
+    }
+
+    /// Whether it takes the status of claims from now on.
+    pub fn set_statuses_away(&self, away: bool) {
+        self.faults.no_status.store(away, Ordering::SeqCst);
+    }
+
+    /// Agents that start from now on do not know the server's version; [`RunningAgent::publication`] tells them.
+    pub fn hide_version(&self) {
+        self.faults.no_version.store(true, Ordering::SeqCst);
     }
 
     /// After so many calls more, the next one waits for the agent's death.
@@ -191,7 +209,7 @@ impl StatusWriter for FakeCluster {
             if killed == Some(Side::Before) {
                 return Err(self.faults.wait_for_death().await);
             }
-            if self.faults.away.load(Ordering::SeqCst) {
+            if self.faults.away.load(Ordering::SeqCst) || self.faults.no_status.load(Ordering::SeqCst) {
                 return Err(away());
             }
             self.statuses.lock().insert(claim.uid.to_string(), devices.to_vec());
@@ -260,7 +278,8 @@ impl RunningAgent {
         pod: Option<&str>,
         pace: AgentPace,
     ) -> Self {
-        let server = Some(ServerVersion::with_default_gates(37, 2));
+        let is_known = !cluster.faults.no_version.load(Ordering::SeqCst);
+        let server = is_known.then_some(SERVER);
         let (publication, observed) = watch::channel(Publication { server, ..Publication::default() });
         let (desired, wanted) = watch::channel(None);
         let (stop, stopped) = oneshot::channel::<()>();

@@ -50,6 +50,8 @@ pub struct AgentConfig {
 pub struct AgentPace {
     /// Time between two looks at the node without a change.
     pub look: Duration,
+    /// A call ends after so long, and its claims are tried again: the kubelet's own limit is 45 s.
+    pub call: Duration,
     /// Longest wait of a prepare for an overlap to end. The kubelet's next try would come after 60 to 90 s.
     pub overlap: Duration,
 }
@@ -58,7 +60,11 @@ pub struct AgentPace {
 
 impl AgentPace {
     /// In service.
-    pub const SERVICE: Self = Self { look: Duration::from_secs(5), overlap: Duration::from_secs(20) };
+    pub const SERVICE: Self = Self {
+        look: Duration::from_secs(5),
+        call: Duration::from_secs(40),
+        overlap: Duration::from_secs(20),
+    };
 }
 
 /// What the agent is made of.
@@ -136,7 +142,7 @@ pub async fn run(
         metrics: Arc::clone(&metrics),
     };
     serve_metrics(config.metrics, probes, stopped.clone()).await?;
-    tokio::spawn(publish_gate::run(to_publish, registration, parts.desired));
+    tokio::spawn(publish_gate::run(to_publish.clone(), registration, parts.desired));
     let node_events = card_events::run(views.clone(), parts.publication.clone(), Arc::clone(&parts.events));
     tokio::spawn(node_events);
     let reporter = Reporter::start(parts.status, parts.events, views, observed, Arc::clone(&metrics));
@@ -146,7 +152,8 @@ pub async fn run(
         reader: parts.reader,
         metrics: Arc::clone(&metrics),
         changed,
-        overlap: config.pace.overlap,
+        pace: config.pace,
+        offered: to_publish,
         outcomes: Arc::new(reporter.sink()),
     };
     let state = StateStart {

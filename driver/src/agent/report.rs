@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{DeviceId, Sharing};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::metrics::{Metrics, Operation};
 use super::observe::{EnforcementState, ShareUse};
-use super::service::{ClaimOutcome, OutcomeSink};
+use super::service::{ClaimDevices, ClaimOutcome, OutcomeSink};
 use super::store::{HeldClaim, NodeView};
 use crate::clock;
 use crate::ports::{
@@ -53,8 +53,21 @@ struct ReportTask {
     views: watch::Receiver<Option<Arc<NodeView>>>,
     uses: watch::Receiver<Arc<Vec<ShareUse>>>,
     metrics: Arc<Metrics>,
-    /// What was written of enforcement, by claim and share, and since when it is so.
-    written: BTreeMap<(ClaimUid, ShareName), (EnforcementState, SystemTime)>,
+    /// What the server has of enforcement, by claim and share.
+    written: BTreeMap<(ClaimUid, ShareName), EnforcementState>,
+    /// Devices that claims read and do not hold.
+    monitored: BTreeMap<ClaimUid, Vec<DeviceId>>,
+    /// Claims whose status is to be written again at the next look.
+    unwritten: BTreeMap<ClaimUid, ClaimReference>,
+}
+
+/// Whether a status is with the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteOutcome {
+    /// It is, or the server does not take it.
+    Ended,
+    /// It is written again at the next look.
+    Later,
 }
 
 // === impl Reporter ===
@@ -70,8 +83,16 @@ impl Reporter {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (queue, outcomes) = mpsc::channel(QUEUE);
-        let written = BTreeMap::new();
-        let task = ReportTask { status, events, views, uses, metrics: Arc::clone(&metrics), written };
+        let task = ReportTask {
+            status,
+            events,
+            views,
+            uses,
+            metrics: Arc::clone(&metrics),
+            written: BTreeMap::new(),
+            monitored: BTreeMap::new(),
+            unwritten: BTreeMap::new(),
+        };
         Self { queue, metrics, task: tokio::spawn(task.run(outcomes)) }
     }
 
@@ -93,7 +114,7 @@ impl Reporter {
 impl OutcomeSink for ReportSink {
     fn ended(&self, outcome: ClaimOutcome, took: Duration) {
         let (operation, error) = match &outcome {
-            ClaimOutcome::Prepared(_) => (Operation::Prepare, None),
+            ClaimOutcome::Prepared(..) => (Operation::Prepare, None),
             ClaimOutcome::Failed(_, error) => (Operation::Prepare, Some(error.disposition)),
             ClaimOutcome::Released(_) => (Operation::Unprepare, None),
             ClaimOutcome::Stuck(_, error) => (Operation::Unprepare, Some(error.disposition)),
@@ -113,55 +134,68 @@ impl ReportTask {
             let outcome = tokio::select! {
                 outcome = outcomes.recv() => outcome,
                 Ok(()) = self.uses.changed() => {
-                    self.enforcement_changed().await;
+                    self.write_changes().await;
                     continue;
                 }
             };
             match outcome {
                 None => return,
-                Some(ClaimOutcome::Prepared(claim)) => self.prepared(&claim).await,
+                Some(ClaimOutcome::Prepared(claim, devices)) => self.prepared(claim, devices).await,
                 Some(ClaimOutcome::Failed(claim, error)) => self.event(&claim, prepare_reason(&error), error),
                 Some(ClaimOutcome::Stuck(claim, error)) => self.event(&claim, "ReleaseFailed", error),
-                Some(ClaimOutcome::Released(claim)) => self.written.retain(|(uid, _), _| *uid != claim.uid),
+                Some(ClaimOutcome::Released(claim)) => {
+                    self.monitored.remove(&claim.uid);
+                    self.unwritten.remove(&claim.uid);
+                    self.written.retain(|(uid, _), _| *uid != claim.uid);
+                }
             }
         }
     }
 
-    /// Writes the status of claims whose enforcement is another one than was written.
-    async fn enforcement_changed(&mut self) {
+    /// Writes the status of claims whose enforcement is another one than was written, and what could not be written before.
+    async fn write_changes(&mut self) {
         let uses = Arc::clone(&self.uses.borrow_and_update());
         let Some(view) = self.views.borrow().clone() else { return };
         let differs = |one: &ShareUse| {
             let key = (one.claim.clone(), one.share.clone());
-            self.written.get(&key).is_none_or(|(written, _)| *written != one.enforcement)
+            self.written.get(&key).is_none_or(|written| *written != one.enforcement)
         };
         let changed: BTreeSet<ClaimUid> =
             uses.iter().filter(|one| differs(one)).map(|one| one.claim.clone()).collect();
+        let mut due = std::mem::take(&mut self.unwritten);
         for held in view.claims.iter().filter(|held| changed.contains(&held.uid)) {
             let Some((namespace, name)) = held.name.split_once('/') else { continue };
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
-            self.write(&ClaimReference { namespace, name, uid: held.uid.clone() }, held).await;
+            due.insert(held.uid.clone(), ClaimReference { namespace, name, uid: held.uid.clone() });
         }
+        while let Some((uid, claim)) = due.pop_first() {
+            let held = view.claims.iter().find(|held| held.uid == uid);
+            if self.write(&claim, held).await == WriteOutcome::Later {
+                // The server is away for the others as well.
+                due.insert(uid, claim);
+                break;
+            }
+        }
+        self.unwritten.append(&mut due);
         self.written.retain(|(uid, _), _| view.claims.iter().any(|held| held.uid == *uid));
     }
 
-    /// The status of every device of a claim; notes what it says of enforcement.
-    fn statuses(&mut self, held: &HeldClaim) -> Vec<DeviceStatus> {
+    /// The status of every device that a claim holds or reads, and what it says of enforcement.
+    fn statuses(
+        &self,
+        claim: &ClaimUid,
+        held: Option<&HeldClaim>,
+    ) -> (Vec<DeviceStatus>, Vec<EnforcementState>) {
         let uses = Arc::clone(&self.uses.borrow());
-        let now = clock::wall();
-        let mut statuses = Vec::with_capacity(held.grants.len());
-        for grant in &held.grants {
+        let enforcement = |grant: &Grant| {
             let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
-            let enforcement =
-                uses.iter().find(of_grant).map_or(EnforcementState::Unused, |one| one.enforcement.clone());
-            let entry = self.written.entry((grant.claim.clone(), grant.share.clone()));
-            let written = entry.or_insert_with(|| (enforcement.clone(), now));
-            if written.0 != enforcement {
-                *written = (enforcement, now);
-            }
-            statuses.push(device_status(grant, written));
-        }
-        statuses
+            uses.iter().find(of_grant).map_or(EnforcementState::Unused, |one| one.enforcement.clone())
+        };
+        let grants = held.map_or(&[][..], |held| &held.grants);
+        let enforced: Vec<_> = grants.iter().map(enforcement).collect();
+        let of_grants = grants.iter().zip(&enforced).map(|(grant, enforced)| held_status(grant, enforced));
+        let monitored = self.monitored.get(claim).into_iter().flatten().map(monitored_status);
+        (of_grants.chain(monitored).collect(), enforced)
     }
 
     fn event(&self, claim: &ClaimReference, reason: &'static str, error: AgentError) {
@@ -174,37 +208,59 @@ impl ReportTask {
         });
     }
 
-    async fn prepared(&mut self, claim: &ClaimReference) {
-        let shows = |view: &Option<Arc<NodeView>>| {
-            view.as_ref().is_some_and(|view| view.claims.iter().any(|held| held.uid == claim.uid))
-        };
-        let Ok(Ok(view)) =
-            timeout(VIEW, self.views.wait_for(shows)).await.map(|view| view.map(|v| v.clone()))
-        else {
-            // It was released meanwhile, or the node cannot be read, which the state task reports.
-            return;
-        };
+    async fn prepared(&mut self, claim: ClaimReference, devices: ClaimDevices) {
+        if !devices.monitored.is_empty() {
+            self.monitored.insert(claim.uid.clone(), devices.monitored);
+        }
+        let mut view = None;
+        if devices.held > 0 {
+            let shows = |view: &Option<Arc<NodeView>>| {
+                view.as_ref().is_some_and(|view| view.claims.iter().any(|held| held.uid == claim.uid))
+            };
+            let Ok(Ok(found)) =
+                timeout(VIEW, self.views.wait_for(shows)).await.map(|view| view.map(|v| v.clone()))
+            else {
+                // It was released meanwhile, or the node cannot be read, which the state task reports.
+                return;
+            };
+            view = found;
+        }
         let held = view.iter().flat_map(|view| &view.claims).find(|held| held.uid == claim.uid);
-        if let Some(held) = held {
-            self.write(claim, held).await;
+        if self.write(&claim, held).await == WriteOutcome::Later {
+            self.unwritten.insert(claim.uid.clone(), claim);
         }
     }
 
-    async fn write(&mut self, claim: &ClaimReference, held: &HeldClaim) {
-        let devices = self.statuses(held);
+    /// Writes the status of a claim; without devices there is nothing to write.
+    async fn write(&mut self, claim: &ClaimReference, held: Option<&HeldClaim>) -> WriteOutcome {
+        let (devices, enforced) = self.statuses(&claim.uid, held);
+        if devices.is_empty() {
+            return WriteOutcome::Ended;
+        }
+        let mut outcome = WriteOutcome::Later;
         for attempt in 1..=TRIES {
-            let error = match timeout(WRITE, self.status.write(claim, &devices)).await {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) if error.disposition != Disposition::Retry || attempt == TRIES => {
-                    error.message
+            let (error, disposition) = match timeout(WRITE, self.status.write(claim, &devices)).await {
+                Ok(Ok(())) => {
+                    outcome = WriteOutcome::Ended;
+                    break;
                 }
-                Ok(Err(_)) => continue,
-                Err(_) => format!("no answer within {} s", WRITE.as_secs()),
+                Ok(Err(error)) if error.disposition == Disposition::Retry && attempt < TRIES => continue,
+                Ok(Err(error)) => (error.message, error.disposition),
+                Err(_) => (format!("no answer within {} s", WRITE.as_secs()), Disposition::Retry),
             };
             self.metrics.status_failed();
             tracing::warn!(claim = %claim, "the claim's status is not written: {error}");
-            return;
+            if disposition != Disposition::Retry {
+                outcome = WriteOutcome::Ended;
+            }
+            break;
         }
+        if outcome == WriteOutcome::Ended {
+            let keys = held.iter().flat_map(|held| &held.grants);
+            let keys = keys.map(|grant| (grant.claim.clone(), grant.share.clone()));
+            self.written.extend(keys.zip(enforced));
+        }
+        outcome
     }
 }
 
@@ -217,29 +273,43 @@ fn prepare_reason(error: &AgentError) -> &'static str {
     }
 }
 
-/// The status of one device.
-fn device_status(grant: &Grant, (enforcement, since): &(EnforcementState, SystemTime)) -> DeviceStatus {
+/// The status of a device that a claim holds.
+fn held_status(grant: &Grant, enforcement: &EnforcementState) -> DeviceStatus {
     let share = (grant.sharing == Sharing::Shareable).then(|| grant.share.to_string());
     let part = grant.part.to_string();
-    let ready = Condition {
-        kind: "Ready",
-        status: Truth::True,
-        reason: "Prepared".to_owned(),
-        message: format!("part `{part}` of card {}", grant.card),
-        changed: clock::wall(),
-    };
     let (status, reason, message) = enforcement.condition();
     let enforced =
-        Condition { kind: "Enforced", status, reason: reason.to_owned(), message, changed: *since };
+        Condition { kind: "Enforced", status, reason: reason.to_owned(), message, changed: clock::wall() };
     DeviceStatus {
         device: DeviceId { driver: DRIVER.to_owned(), ..grant.device.clone() },
         share,
-        conditions: vec![ready, enforced],
+        conditions: vec![ready("Prepared", format!("part `{part}` of card {}", grant.card)), enforced],
         data: json!({
             "card": grant.card.as_str(),
             "part": part,
             "memoryBytes": grant.memory.0,
             "coresPercent": grant.cores.percent(),
         }),
+    }
+}
+
+/// The status of a device that a claim with administrative access reads.
+fn monitored_status(device: &DeviceId) -> DeviceStatus {
+    let message = "read with administrative access; nothing is held".to_owned();
+    DeviceStatus {
+        device: device.clone(),
+        share: None,
+        conditions: vec![ready("Monitored", message)],
+        data: serde_json::Value::Null,
+    }
+}
+
+fn ready(reason: &str, message: String) -> Condition {
+    Condition {
+        kind: "Ready",
+        status: Truth::True,
+        reason: reason.to_owned(),
+        message,
+        changed: clock::wall(),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  NodePrepareResources ─▶ for each claim: task
-//!     task: claim's turn ─▶ the node is ours ─▶ GET claim, UID and allocation checked ─▶ node.prepare ─▶ answer, report
-//!                                                    ▲ refused for an overlap: waits for a release, tries again
+//!     task: claim's turn ─▶ the node is ours, its offers known ─▶ GET claim, UID and allocation checked ─▶ node.prepare ─▶ answer, report
+//!                                                              ▲ refused for an overlap: waits for a release, tries again
 //!  call ends after 40 s with `Retry`; the task goes on, and the kubelet's next call finds its result
 //! ```
 
@@ -13,23 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::disposition::Disposition;
-use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
+use aliquot_core::dra::{Access, DeviceId, DeviceResult, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::DRIVER;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{timeout, timeout_at};
 
+use super::composition::AgentPace;
 use super::locks::ClaimLocks;
 use super::metrics::{Metrics, Operation};
 use super::store::{NodeStore, agent_error, may_clear};
 use crate::clock;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
-use crate::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference};
+use crate::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference, DesiredSlices};
 use crate::prepare::{PrepareError, PreparedClaim};
 use crate::printable;
 
-/// A call ends after so long: the kubelet's own limit is 45 s.
-const CALL: Duration = Duration::from_secs(40);
 /// Longest wait for one answer of the API server.
 const READ: Duration = Duration::from_secs(10);
 /// Longest wait for an earlier agent to release the node; its answer precedes the end of the call.
@@ -51,13 +50,22 @@ pub struct ClaimService(Arc<ServiceState>);
 #[derive(Clone, Debug)]
 pub enum ClaimOutcome {
     /// Its containers can start.
-    Prepared(ClaimReference),
+    Prepared(ClaimReference, ClaimDevices),
     /// They cannot.
     Failed(ClaimReference, AgentError),
     /// It holds nothing any more.
     Released(ClaimReference),
     /// It still holds something.
     Stuck(ClaimReference, AgentError),
+}
+
+/// This driver's devices of a prepared claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimDevices {
+    /// How many it holds.
+    pub held: usize,
+    /// Those that it reads with administrative access.
+    pub monitored: Vec<DeviceId>,
 }
 
 /// Receives what happened; never blocks.
@@ -70,6 +78,8 @@ pub trait OutcomeSink: Send + Sync + 'static {
 pub struct ServiceParts {
     /// The node; `None` while an earlier agent owns it.
     pub node: watch::Receiver<Option<Arc<dyn NodeStore>>>,
+    /// What the node offers; `None` until the server's version is known.
+    pub offered: watch::Receiver<Option<DesiredSlices>>,
     /// Becomes true when the agent ends: calls in progress end soon.
     pub draining: watch::Receiver<bool>,
     /// Claims of the API server.
@@ -78,8 +88,8 @@ pub struct ServiceParts {
     pub metrics: Arc<Metrics>,
     /// Goes up with every change of the ledger.
     pub changed: watch::Sender<u64>,
-    /// Longest wait for an overlap to end.
-    pub overlap: Duration,
+    /// How long calls and their waits take at most.
+    pub pace: AgentPace,
     /// Learns of every operation.
     pub outcomes: Arc<dyn OutcomeSink>,
 }
@@ -112,7 +122,7 @@ impl ClaimService {
         T: Send + 'static,
         F: Future<Output = Result<T, AgentError>> + Send + 'static,
     {
-        let deadline = (clock::now() + CALL).into();
+        let deadline = (clock::now() + self.0.parts.pace.call).into();
         let mut results = BTreeMap::new();
         let mut running = Vec::new();
         let mut seen = BTreeSet::new();
@@ -135,7 +145,7 @@ impl ClaimService {
                 }
                 Err(_) => Err(retry(format!(
                     "claim {uid}: still in progress after {} s; call again",
-                    CALL.as_secs()
+                    self.0.parts.pace.call.as_secs()
                 ))),
             };
             results.insert(uid, result);
@@ -199,15 +209,14 @@ impl ServiceState {
     async fn prepare(self: Arc<Self>, reference: ClaimReference) -> Result<Vec<WireDevice>, AgentError> {
         let (began, _counted) = (clock::now(), self.parts.metrics.begins(Operation::Prepare));
         let _turn = self.locks.turn(&reference.uid).await;
-        let result = self.prepare_in_turn(&reference).await;
-        let outcome = match &result {
-            Ok(devices) => {
-                tracing::info!(claim = %reference, devices = devices.len(), "prepared");
-                ClaimOutcome::Prepared(reference)
+        let (outcome, result) = match self.prepare_in_turn(&reference).await {
+            Ok((answer, devices)) => {
+                tracing::info!(claim = %reference, devices = answer.len(), "prepared");
+                (ClaimOutcome::Prepared(reference, devices), Ok(answer))
             }
             Err(error) => {
                 tracing::warn!(claim = %reference, disposition = %error.disposition, "not prepared: {error}");
-                ClaimOutcome::Failed(reference, error.clone())
+                (ClaimOutcome::Failed(reference, error.clone()), Err(error))
             }
         };
         self.parts.outcomes.ended(outcome, began.elapsed());
@@ -217,8 +226,9 @@ impl ServiceState {
     async fn prepare_in_turn(
         self: &Arc<Self>,
         reference: &ClaimReference,
-    ) -> Result<Vec<WireDevice>, AgentError> {
+    ) -> Result<(Vec<WireDevice>, ClaimDevices), AgentError> {
         self.node().await?;
+        self.offers_known().await;
         let claim = timeout(READ, self.parts.reader.read(reference)).await.unwrap_or_else(|_| {
             Err(retry(format!(
                 "claim {reference}: the API server did not answer within {} s",
@@ -233,26 +243,24 @@ impl ServiceState {
             )));
         }
         let ours = own_results(reference, &claim)?;
-        if ours.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (mut held, mut monitored) = (claim.clone(), false);
+        let read = ours.iter().filter(|result| result.access == Access::Admin);
+        let monitored: Vec<DeviceId> = read.map(|result| result.device.clone()).collect();
+        let devices_of = ClaimDevices { held: ours.len() - monitored.len(), monitored };
+        let mut held = claim.clone();
         if let Some(allocation) = &mut held.allocation {
-            let before = allocation.devices.len();
             allocation.devices.retain(|result| result.access == Access::Normal);
-            monitored = allocation.devices.len() < before;
         }
         let mut answer = Vec::new();
-        if monitored {
+        if !devices_of.monitored.is_empty() {
             let attempt = claim.clone();
             let seen = self.on_node(move |node| node.monitor(&attempt)).await?;
             let seen = seen.map_err(|error| agent_error(&error))?;
             answer.extend(devices(reference, &seen, &claim, Access::Admin)?);
         }
-        if !own_results(reference, &held)?.is_empty() {
+        if devices_of.held > 0 {
             answer.extend(self.hold(reference, held).await?);
         }
-        Ok(answer)
+        Ok((answer, devices_of))
     }
 
     /// Prepares the devices that a claim holds; waits for an overlap to end.
@@ -262,7 +270,7 @@ impl ServiceState {
         claim: ResourceClaim,
     ) -> Result<Vec<WireDevice>, AgentError> {
         let claim = Arc::new(claim);
-        let deadline = clock::now() + self.parts.overlap;
+        let deadline = clock::now() + self.parts.pace.overlap;
         loop {
             let released = self.released.notified();
             let attempt = Arc::clone(&claim);
@@ -325,6 +333,13 @@ impl ServiceState {
             }
         };
         owned.ok_or_else(|| retry("the node: this agent ends without it; call again".to_owned()))
+    }
+
+    /// Waits until the node was looked at with the fields that the server keeps: they decide which devices it offers. A node that
+    /// cannot be read as a whole serves claims all the same, after a while.
+    async fn offers_known(&self) {
+        let mut offered = self.parts.offered.clone();
+        drop(timeout(READ, offered.wait_for(Option::is_some)).await);
     }
 
     /// Runs one call of the node off the reactor.

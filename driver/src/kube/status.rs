@@ -172,11 +172,20 @@ fn patch(claim: &ClaimReference, text: &str, own: &[Value]) -> Result<Option<Val
         )));
     }
     let results = found.pointer("/status/allocation/devices/results").and_then(Value::as_array);
-    let allocated = |entry: &&Value| results.into_iter().flatten().any(|result| same_device(result, entry));
+    let allocated = |entry: &Value| results.into_iter().flatten().any(|result| same_device(result, entry));
+    let read = |entry: &Value| {
+        let mut devices = results.into_iter().flatten().filter(|result| result["adminAccess"] == true);
+        devices.any(|result| same_device(result, entry))
+    };
     let old: &[Value] = found.pointer("/status/devices").and_then(Value::as_array).map_or(&[], Vec::as_slice);
     // The server rejects entries of devices that the claim does not hold any more.
-    let mut merged: Vec<Value> = old.iter().filter(|entry| entry["driver"] != DRIVER).cloned().collect();
-    merged.extend(own.iter().filter(allocated).cloned());
+    let own: Vec<Value> = own.iter().filter(|entry| allocated(entry)).map(|entry| aged(entry, old)).collect();
+    // An agent that started since knows what the claim holds, not what it reads.
+    let is_kept = |entry: &Value| {
+        entry["driver"] != DRIVER || (read(entry) && !own.iter().any(|one| same_device(one, entry)))
+    };
+    let mut merged: Vec<Value> = old.iter().filter(|entry| is_kept(entry)).cloned().collect();
+    merged.extend(own);
     let unchanged = merged.len() == old.len() && merged.iter().all(|entry| old.contains(entry));
     let version = &found["metadata"]["resourceVersion"];
     Ok((!unchanged).then(|| {
@@ -185,6 +194,23 @@ fn patch(claim: &ClaimReference, text: &str, own: &[Value]) -> Result<Option<Val
             "status": { "devices": merged },
         })
     }))
+}
+
+/// An entry whose conditions are as old as the same ones of the server: the time is that of the last change of the status.
+fn aged(entry: &Value, old: &[Value]) -> Value {
+    let mut entry = entry.clone();
+    let before = old.iter().find(|one| same_device(one, &entry));
+    let before: Vec<&Value> =
+        before.and_then(|one| one["conditions"].as_array()).into_iter().flatten().collect();
+    for condition in entry["conditions"].as_array_mut().into_iter().flatten() {
+        let same = |one: &&&Value| ["type", "status"].iter().all(|field| one[field] == condition[field]);
+        if let Some(one) = before.iter().find(same)
+            && one["lastTransitionTime"].is_string()
+        {
+            condition["lastTransitionTime"] = one["lastTransitionTime"].clone();
+        }
+    }
+    entry
 }
 
 /// Whether two entries are of one device and share.
@@ -247,6 +273,37 @@ mod tests {
         let results = json!([{"request": "r", "driver": DRIVER, "pool": "p", "device": "d"}]);
         let own = entries("a/c", &[status("d", None)]).unwrap();
         assert_eq!(patch(&reference(), &claim(&results, &json!(own)), &own).unwrap(), None);
+    }
+
+    #[test]
+    fn conditions_keep_the_time_of_their_last_change() {
+        let results = json!([{"request": "r", "driver": DRIVER, "pool": "p", "device": "d"}]);
+        let old = entries("a/c", &[status("d", None)]).unwrap();
+        let mut later = status("d", None);
+        later.conditions[0].changed += Duration::from_secs(3_600);
+        let same = entries("a/c", &[later.clone()]).unwrap();
+        let of = |own: &[Value]| patch(&reference(), &claim(&results, &json!(old)), own).unwrap();
+        assert_eq!(of(&same), None, "only the time of the write differs");
+        later.conditions[0].reason = "Repaired".to_owned();
+        let reason = of(&entries("a/c", &[later.clone()]).unwrap()).unwrap();
+        let condition = |patch: &Value| patch["status"]["devices"][0]["conditions"][0].clone();
+        assert_eq!(condition(&reason)["lastTransitionTime"], "2026-01-01T00:00:00Z");
+        assert_eq!(condition(&reason)["reason"], "Repaired");
+        later.conditions[0].status = Truth::False;
+        let changed = of(&entries("a/c", &[later]).unwrap()).unwrap();
+        assert_eq!(condition(&changed)["lastTransitionTime"], "2026-01-01T01:00:00Z");
+    }
+
+    #[test]
+    fn entries_of_devices_that_are_read_stay() {
+        let results = json!([
+            {"request": "r", "driver": DRIVER, "pool": "p", "device": "d"},
+            {"request": "m", "driver": DRIVER, "pool": "p", "device": "read", "adminAccess": true},
+        ]);
+        let old = entries("a/c", &[status("read", None), status("given-back", None)]).unwrap();
+        let own = entries("a/c", &[status("d", None)]).unwrap();
+        let patch = patch(&reference(), &claim(&results, &json!(old)), &own).unwrap().unwrap();
+        assert_eq!(patch["status"]["devices"], json!([old[0], own[0]]));
     }
 
     #[test]

@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use aliquot_backend_sim::Personality;
 use aliquot_core::dra::{AttributeValue, ResourceClaim};
+use aliquot_core::offer::ServerVersion;
 use aliquot_core::ports::DeviceBackend as _;
-use aliquot_driver::ports::{DesiredSlices, EventObject, EventSeverity, Truth};
+use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::disk::Disk;
+use aliquot_driver::node::{Access, Dirs, Node, NodeParts};
+use aliquot_driver::ports::{DesiredSlices, DeviceStatus, EventObject, EventSeverity, Truth};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
-use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
+use aliquot_tests::running_agent::{FakeCluster, PACE, RunningAgent, SERVER};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What grpc-go 1.81.1 sends for `GetInfo` to a socket without `@` in its path: preface, SETTINGS, HEADERS,
@@ -33,13 +37,17 @@ struct Bench {
 
 impl Bench {
     async fn new(personality: &str, claims: &[(&str, &[Want])]) -> Self {
+        Self::paced(personality, claims, PACE).await
+    }
+
+    async fn paced(personality: &str, claims: &[(&str, &[Want])], pace: AgentPace) -> Self {
         let (world, kubelet) = (World::new(personality, ""), FakeKubelet::default());
         let cluster = Arc::new(FakeCluster::default());
         let node = world.open();
         for (uid, wants) in claims {
             cluster.put(&claim(&node, uid, wants));
         }
-        let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+        let agent = RunningAgent::paced(node, &kubelet, &cluster, pace);
         let plugin = kubelet.register().await;
         Self { world, kubelet, cluster, agent, plugin }
     }
@@ -129,6 +137,8 @@ async fn claims_are_prepared_and_given_back() {
     assert_eq!(status.len(), 2);
     let conditions: Vec<_> = status[0].conditions.iter().map(|c| (c.kind, c.status)).collect();
     assert_eq!(conditions, [("Ready", Truth::True), ("Enforced", Truth::Unknown)]);
+    let twice = bench.plugin.prepare(&[named[0], named[1], named[0], ("test", "claim-b", "a")]).await;
+    assert_eq!(twice, answer, "one entry for each UID, from its first place in the call");
     for uid in ["a", "b", "a", "never"] {
         assert_eq!(bench.unprepare(uid).await, "", "{uid}");
     }
@@ -219,9 +229,44 @@ async fn admin_access_reads_devices_and_holds_nothing() {
     let text =
         std::fs::read_to_string(bench.world.state().join("cdi/aliquot.dev-claim-m-admin.json")).unwrap();
     assert!(text.contains("/dev/nvidia2") && !text.contains("grants") && !text.contains("preload"), "{text}");
+    let began = std::time::Instant::now();
+    let status = eventually(|| bench.cluster.statuses.lock().get("m").cloned()).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "it waits for no claim of the ledger");
+    let conditions = |device: &DeviceStatus| device.conditions.iter().map(|c| c.reason.clone()).collect();
+    let reasons: Vec<Vec<String>> = status.iter().map(conditions).collect();
+    assert_eq!(reasons, [["Monitored"], ["Monitored"]]);
     assert_eq!(bench.unprepare("m").await, "");
     assert!(!bench.world.state().join("cdi/aliquot.dev-claim-m-admin.json").exists());
     assert_eq!(bench.unprepare("full").await, "");
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_missed_in_an_outage_is_written_afterwards() {
+    let bench = Bench::new("mixed", &[("a", &[SHARE]), ("b", &[SHARE])]).await;
+    bench.cluster.set_statuses_away(true);
+    for uid in ["a", "b"] {
+        bench.prepare(uid).await.unwrap();
+    }
+    tokio::time::sleep(PACE.look * 3).await;
+    assert!(bench.cluster.statuses.lock().is_empty());
+    bench.cluster.set_statuses_away(false);
+    eventually(|| (bench.cluster.statuses.lock().len() == 2).then_some(())).await;
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_past_its_deadline_goes_on_and_answers_the_next() {
+    let claims: &[(&str, &[Want])] = &[("holder", &[REST]), ("next", &[REST])];
+    let pace = AgentPace { call: Duration::from_millis(700), ..PACE };
+    let bench = Bench::paced("mixed", claims, pace).await;
+    bench.prepare("holder").await.unwrap();
+    let began = std::time::Instant::now();
+    let error = bench.prepare("next").await.unwrap_err();
+    assert!(error.contains("still in progress after"), "{error}");
+    assert!((700..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert_eq!(bench.unprepare("holder").await, "");
+    assert_eq!(bench.prepare("next").await.unwrap().len(), 1);
     bench.agent.stop().await;
 }
 
@@ -301,13 +346,32 @@ async fn desired_slices_wait_for_the_server_and_follow_it() {
     let mut desired = bench.agent.desired.clone();
     let slices = desired.wait_for(Option::is_some).await.unwrap().clone().unwrap().slices;
     assert!(slices.iter().any(|slice| !slice.shared_counters.is_empty()));
-    let old = aliquot_core::offer::ServerVersion::with_default_gates(35, 0);
+    let old = ServerVersion::with_default_gates(35, 0);
     bench.agent.publication.send_modify(|publication| publication.server = Some(old));
     let exclusive = |slices: &Option<aliquot_driver::ports::DesiredSlices>| {
         slices.as_ref().is_some_and(|desired| desired.slices.iter().all(|s| s.shared_counters.is_empty()))
     };
     tokio::time::timeout(Duration::from_secs(20), desired.wait_for(exclusive)).await.unwrap().unwrap();
     bench.agent.stop().await;
+}
+
+/// For the server that it assumes at first, the node would not offer the partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_wait_until_an_agent_knows_the_server() {
+    let (world, kubelet) = (World::new("mixed", ""), FakeKubelet::default());
+    let cluster = Arc::new(FakeCluster::default());
+    cluster.hide_version();
+    cluster.put(&claim(&world.open(), "a", &[PARTITION]));
+    let assumed =
+        NodeParts { server: ServerVersion::with_default_gates(36, 2), ..world.parts(Disk::default()) };
+    let (node, _) = Node::open(assumed, &Dirs::in_state(world.state()), Access::ChangeNow).unwrap();
+    let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+    let plugin = kubelet.register().await;
+    let call = tokio::spawn(async move { plugin.prepare(&[("test", "claim-a", "a")]).await });
+    tokio::time::sleep(PACE.look).await;
+    agent.publication.send_modify(|publication| publication.server = Some(SERVER));
+    assert_eq!(call.await.unwrap()["a"].as_ref().map(Vec::len), Ok(1));
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
