@@ -1,6 +1,6 @@
 //! `aliquot doctor`: what keeps Pods with devices from starting on this node, one line a check.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use aliquot_core::catalogue::Catalogue;
@@ -13,6 +13,7 @@ use crate::doctor::{
     CardsAt, CheckVerdict, ClusterSight, Finding, MachineAnswer, NodePaths, examine, judge_cluster,
 };
 use crate::error_text::chain;
+use crate::hardware::vendors::HostRoots;
 use crate::hardware::{Hardware, MachineCards, node_spec};
 use crate::kube::{ClusterAccess, Connection, survey};
 use crate::kubelet::sockets::KUBELET_ROOT;
@@ -68,7 +69,7 @@ pub(super) struct Args {
     state: PathBuf,
 
     /// Address of the agent's /metrics; `none` does not ask it
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
+    #[arg(long, env = "ALIQUOT_METRICS_ADDRESS", value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
     metrics_address: String,
 
     /// Form of the answer
@@ -93,7 +94,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
 fn site(args: &Args) -> Result<NodePaths, Failure> {
     let metrics = match args.metrics_address.as_str() {
         "none" => None,
-        text => Some(text.parse::<SocketAddr>().map_err(|error| {
+        text => Some(text.parse::<SocketAddr>().map(reachable).map_err(|error| {
             Failure::Usage(format!("--metrics-address: found `{text}` ({error}), expected IP:PORT or none"))
         })?),
     };
@@ -117,10 +118,22 @@ fn site(args: &Args) -> Result<NodePaths, Failure> {
     })
 }
 
+/// The address for a call: the agent may listen on all addresses of its Pod, of which one is here.
+fn reachable(listens: SocketAddr) -> SocketAddr {
+    match listens.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, listens.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::from((Ipv6Addr::LOCALHOST, listens.port())),
+        _ => listens,
+    }
+}
+
+/// The cards as the agent opens them: with the driver's files of the host, and not with what a container happens to have.
 fn cards(args: &Args) -> Result<CardsAt, Failure> {
     let catalogue = Catalogue::embedded();
     let Some(node) = &args.node else {
-        let machine = MachineCards::open(&catalogue).map_err(|error| error.to_string());
+        let place = HostRoots { host: args.host_root.clone(), driver: args.driver_root.clone() };
+        let machine =
+            MachineCards::open_for_containers(&catalogue, &place).map_err(|error| error.to_string());
         let answer = machine.and_then(|machine| {
             let cards = machine.backend().discover().map_err(|error| chain(&error))?;
             Ok(MachineAnswer { cards, trouble: machine.backend().trouble() })
