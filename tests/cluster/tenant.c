@@ -5,6 +5,7 @@
 //   smi                  the cards that NVML reports: `INDEX NAME UUID total BYTES used BYTES`
 //   npu                  what DCMI reports: `chip LOGIC NAME health NUMBER`, `vnpu LOGIC ID TEMPLATE`
 //   hold                 makes a context and sleeps
+//   maps                 the shim, where the loader has mapped it: `mapped PATH`, else nothing and exit code 1
 // Times are milliseconds since 1970.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -126,6 +127,14 @@ static int npu(void) {
   return 0;
 }
 
+static int maps(void) {
+  char line[4096], *path;
+  FILE *file = fopen("/proc/self/maps", "r");
+  while (file && fgets(line, sizeof line, file))
+    if ((path = strchr(line, '/')) && strstr(path, "libaliquot.so")) { printf("mapped %s", path); return 0; }
+  return 1;
+}
+
 int main(int count, char **words) {
   const char *what = count > 1 ? words[1] : "";
   if (!strcmp(what, "fill")) return fill();
@@ -133,6 +142,7 @@ int main(int count, char **words) {
   if (!strcmp(what, "smi")) return smi();
   if (!strcmp(what, "npu")) return npu();
   if (!strcmp(what, "hold")) { start(); puts("holds"); fflush(stdout); for (;;) pause(); }
-  puts("expected fill, work FROM UNTIL, smi, npu or hold");
+  if (!strcmp(what, "maps")) return maps();
+  puts("expected fill, work FROM UNTIL, smi, npu, hold or maps");
   return 4;
 }

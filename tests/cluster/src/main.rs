@@ -100,14 +100,15 @@ fn failed(object: &str, message: impl ToString) -> ClusterError {
 /// Starts `serve` in a session of its own and waits until it is ready.
 fn start(up: &Up) -> Result<(), ClusterError> {
     let place = Place::new(&up.name);
-    let (ready, log) = (place.path("ready"), place.path("serve.log"));
+    let ready = place.path("ready");
     let directory = place.path("");
     fs::create_dir_all(&directory).map_err(|error| failed(&directory.display().to_string(), error))?;
     if ready.exists() && serving(&place).is_some() {
         return Err(failed(&format!("cluster {}", up.name), "found it running; take it down first"));
     }
-    let log_file = std::env::temp_dir().join(format!("aliquot-cluster-{}.log", up.name));
-    let file = fs::File::create(&log_file).map_err(|error| failed(&log.display().to_string(), error))?;
+    // Beside the cluster's directory, which is emptied at the start.
+    let log = serve_log(&place);
+    let file = fs::File::create(&log).map_err(|error| failed(&log.display().to_string(), error))?;
     let errors = file.try_clone().map_err(|error| failed("log", error))?;
     let mut command = std::process::Command::new("setsid");
     command.arg(program()?).args(["serve", &up.name.to_string()]);
@@ -123,7 +124,7 @@ fn start(up: &Up) -> Result<(), ClusterError> {
     while !ready.exists() || serving(&place).is_none() {
         let ended = child.try_wait().map_err(|error| failed("serve", error))?;
         if ended.is_some() || Instant::now() > until {
-            return Err(failed("cluster", fs::read_to_string(&log_file).unwrap_or_default()));
+            return Err(failed("cluster", fs::read_to_string(&log).unwrap_or_default()));
         }
         thread::sleep(Duration::from_millis(50));
     }
@@ -173,7 +174,13 @@ fn stop(name: &Name) -> Result<(), ClusterError> {
             thread::sleep(Duration::from_millis(50));
         }
     }
+    drop(fs::remove_file(serve_log(&place)));
     place.sweep()
+}
+
+/// What the serving process says.
+fn serve_log(place: &Place) -> PathBuf {
+    place.path("").with_extension("log")
 }
 
 /// Runs a command in the namespaces of init; the place keeps its process ID.

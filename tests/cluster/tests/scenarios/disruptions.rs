@@ -1,6 +1,7 @@
 //! Scenario 6: components end and come back, objects are removed by force, and nothing is lost or left.
 
 use std::fs;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::shares::share;
-use crate::stage::{PATIENCE, Stage, pod, template};
+use crate::stage::{BRIEFLY, PATIENCE, SLICES, Stage, pod, template};
 
 const MEMORY: u64 = 2 << 30;
 /// Pods that come and go while the agent is killed.
@@ -64,6 +65,13 @@ fn pods_survive_restarts_of_kubelet_and_agent() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         stage.agent().end(cluster, signal).unwrap();
         held(&space, "first");
+        // An agent that does not come back has to be caught.
+        create(&space, "without-agent");
+        assert!(
+            space.running("without-agent", 1, BRIEFLY).is_err(),
+            "a Pod with a claim runs without an agent"
+        );
+        space.delete_pod("without-agent", Some(0)).unwrap();
         stage.agent().start_again(cluster).unwrap();
         stage.agent().wait_until_ready(cluster).unwrap();
     }
@@ -115,10 +123,16 @@ fn pods_are_held_to_their_shares_after_a_reboot() {
     stage.agent().end(cluster, Signal::SIGKILL).unwrap();
     // A reboot ends all containers and empties what is in memory.
     cluster.end_containers().unwrap();
-    for file in fs::read_dir(cluster.place().path("run-cdi")).unwrap().flatten() {
-        fs::remove_file(file.path()).unwrap();
+    for directory in ["run-cdi", "run-aliquot"] {
+        for entry in fs::read_dir(cluster.place().path(directory)).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.unwrap();
+        }
     }
     cluster.start_component("kubelet").unwrap();
+    // Without the agent, which writes them again, the container does not start without limits.
+    thread::sleep(BRIEFLY);
+    assert_eq!(restarts(&space, "first"), 0, "a container was started without its CDI file");
     stage.agent().start_again(cluster).unwrap();
     stage.agent().wait_until_ready(cluster).unwrap();
     stage.wait_for("the Pod's container is started again", || restarts(&space, "first") == 1);
@@ -140,6 +154,7 @@ fn claims_are_released_after_the_api_server_was_away() {
     let cluster = stage.cluster();
     cluster.end_process("kube-apiserver", Signal::SIGKILL).unwrap();
     thread::sleep(Duration::from_secs(away));
+    assert!(space.pod("first").is_err(), "the API server is not away");
     cluster.start_component("kube-apiserver").unwrap();
     held(&space, "first");
     space.delete_pod("first", None).unwrap();
@@ -181,6 +196,14 @@ fn claims_of_objects_removed_by_force_are_released() {
     let drain = ["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s"];
     stage.cluster().kubectl(&drain, "").unwrap();
     prepared(0);
+    // The driver is removed: the kubelet wipes its slices, and nothing of a claim is left on the node.
+    stage.agent().end(stage.cluster(), Signal::SIGTERM).unwrap();
+    assert_eq!(stage.files_of_claims(), Vec::<PathBuf>::new(), "CDI files and grants of a removed driver");
+    stage.wait_for("the slices are gone", || {
+        stage.api().get(SLICES).is_ok_and(|slices| slices["items"] == json!([]))
+    });
+    stage.agent().start_again(stage.cluster()).unwrap();
+    stage.agent().wait_until_ready(stage.cluster()).unwrap();
     stage.cluster().kubectl(&["uncordon", &node], "").unwrap();
     create(&space, "fourth");
     space.running("fourth", 1, PATIENCE).unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use aliquot_cluster::Namespace;
 use serde_json::{Value, json};
 
+use crate::shares::HARDWARE;
 use crate::stage::{BRIEFLY, PATIENCE, Stage, checkout};
 
 /// Each file in the order in which the node holds all of them at once: the beginning of its Pods' names, and the profiles
@@ -126,9 +127,9 @@ fn assert_container_contents(space: &Namespace<'_>) {
     let share = space.running("share-", 2, PATIENCE).unwrap().remove(0);
     let seen = shell(
         &share,
-        "ls /dev | grep nvidia; cat /etc/ld.so.preload; grep -c libaliquot.so /proc/self/mounts",
+        "ls /dev | grep nvidia; cat /etc/ld.so.preload; grep -c libaliquot.so /proc/self/mounts; env; tenant maps",
     );
-    for part in ["nvidia3", "nvidiactl", "libaliquot.so"] {
+    for part in ["nvidia3", "nvidiactl", "libaliquot.so", HARDWARE[0], HARDWARE[1], "mapped "] {
         assert!(seen.contains(part), "{share}: found {seen:?}, expected {part}");
     }
     assert!(!seen.contains("nvidia0"), "{share}: a card of others: {seen}");

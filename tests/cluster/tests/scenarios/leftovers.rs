@@ -1,26 +1,31 @@
-//! A cluster leaves no process, mount, cgroup, link or file after its test is killed.
+//! A cluster leaves no process, mount, cgroup, link or file after its test is killed or ended, nor after a failed start.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::{Api, Place};
+use aliquot_cluster::{Api, Parts, Place};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::world::{Turn, needs_own};
 
 const NAME: &str = "killed";
+const FAILS: &str = "fails";
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What is left of the cluster on this machine.
 fn left(place: &Place) -> Vec<String> {
     let mut found = Vec::new();
     let root = place.text("");
+    let name = place.path("").file_name().unwrap().display().to_string();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let words = String::from_utf8_lossy(&words).replace('\0', " ");
-        if words.contains(&root) || words.contains(&format!("aliquot_cluster hold {NAME}")) {
+        if words.contains(&root) || words.contains(&format!("aliquot_cluster hold {name}")) {
             found.push(format!("process {}: {words}", entry.path().display()));
         }
         let mounts = fs::read_to_string(entry.path().join("mounts")).unwrap_or_default();
@@ -30,8 +35,8 @@ fn left(place: &Place) -> Vec<String> {
     }
     let cgroups = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
     let cgroups: Vec<PathBuf> = cgroups.chain([PathBuf::from("/sys/fs/cgroup")]).collect();
-    let cgroups = cgroups.iter().map(|hierarchy| hierarchy.join(format!("aliquot-cluster-{NAME}")));
-    let link = Path::new("/sys/class/net").join(format!("aq-{NAME}"));
+    let cgroups = cgroups.iter().map(|hierarchy| hierarchy.join(format!("aliquot-cluster-{name}")));
+    let link = Path::new("/sys/class/net").join(format!("aq-{name}"));
     found.extend(cgroups.chain([link]).filter(|path| path.exists()).map(|path| path.display().to_string()));
     let files = fs::read_dir(place.path("")).into_iter().flatten().flatten();
     let files =
@@ -48,15 +53,28 @@ fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-#[test]
-fn killed_cluster_leaves_nothing_on_the_machine() {
-    if needs_own() {
-        return;
+/// Waits until nothing is left.
+#[track_caller]
+fn nothing_is_left(place: &Place) {
+    let until = Instant::now() + PATIENCE;
+    let mut last = left(place);
+    while !last.is_empty() {
+        assert!(Instant::now() < until, "left: {last:#?}");
+        std::thread::sleep(Duration::from_millis(100));
+        last = left(place);
     }
-    let _turn = Turn::beside();
+}
+
+fn serve(name: &str) -> Command {
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_aliquot_cluster"));
+    serve.args(["serve", name]).stdin(Stdio::null());
+    serve
+}
+
+/// Ends a cluster with a running Pod by this signal.
+fn end_by(signal: Signal) {
     let place = Place::new(&NAME.parse().unwrap());
-    let program = env!("CARGO_BIN_EXE_aliquot_cluster");
-    let mut serve = Command::new(program).args(["serve", NAME]).stdin(Stdio::null()).spawn().unwrap();
+    let mut serve = serve(NAME).spawn().unwrap();
     wait_until("the cluster is ready", || {
         assert!(serve.try_wait().unwrap().is_none(), "the cluster ended by itself");
         place.path("ready").exists()
@@ -74,16 +92,41 @@ fn killed_cluster_leaves_nothing_on_the_machine() {
     let link = format!("/sys/class/net/aq-{NAME}");
     let before = left(&place);
     assert!(before.contains(&link), "found {before:?}, expected {link}: this test sees nothing");
-    serve.kill().unwrap();
+    kill(Pid::from_raw(i32::try_from(serve.id()).unwrap()), signal).unwrap();
     serve.wait().unwrap();
-    let mut last = Vec::new();
-    let until = Instant::now() + PATIENCE;
-    while Instant::now() < until {
-        last = left(&place);
-        if last.is_empty() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
+    nothing_is_left(&place);
+}
+
+#[test]
+fn ended_cluster_leaves_nothing_on_the_machine() {
+    if needs_own() {
+        return;
     }
-    panic!("left: {last:#?}");
+    let _turn = Turn::beside();
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        end_by(signal);
+    }
+}
+
+/// The container runtime ends at once: the start fails when the other components run already.
+#[test]
+fn failed_start_leaves_nothing_on_the_machine() {
+    if needs_own() {
+        return;
+    }
+    let _turn = Turn::beside();
+    let parts = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(Parts::find().unwrap().directory()).unwrap().flatten() {
+        let link = parts.path().join(entry.file_name());
+        if entry.file_name() == "containerd" {
+            fs::write(&link, "#!/bin/sh\necho broken on purpose >&2\nexit 1\n").unwrap();
+            fs::set_permissions(&link, fs::Permissions::from_mode(0o755)).unwrap();
+        } else {
+            symlink(entry.path(), link).unwrap();
+        }
+    }
+    let failed = serve(FAILS).env("ALIQUOT_CLUSTER_PARTS", parts.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert!(!failed.status.success() && said.contains("broken on purpose"), "{failed:?}");
+    nothing_is_left(&Place::new(&FAILS.parse().unwrap()));
 }

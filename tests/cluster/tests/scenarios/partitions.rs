@@ -119,4 +119,9 @@ fn extended_resource(space: &Namespace<'_>) {
     space.running("old-style", 1, PATIENCE).unwrap();
     let said = space.exec("old-style", &["tenant", "smi"]).unwrap().out;
     assert!(said.contains("MIG-"), "old-style: found {said:?}, expected a MIG device");
+    // A resource of no class stays with the scheduler.
+    old["metadata"]["name"] = json!("no-class");
+    old["spec"]["containers"][0]["resources"] = json!({"limits": {"aliquot.dev/mig-9g-71gb": "1"}});
+    space.create_object(&space.core("pods"), &old).unwrap();
+    space.unschedulable("no-class").unwrap();
 }

@@ -45,9 +45,8 @@ fn every_pod_has_a_vnpu(space: &Namespace<'_>) {
     assert_eq!(templates, ["vir02", "vir02", "vir02", "vir02_1c"], "{vnpus:?}");
 }
 
-#[test]
-fn fifth_quarter_of_an_npu_waits_with_a_reason() {
-    let Some(stage) = Stage::with_agent("quarters", "ascend-310p", "dynamic") else { return };
+/// Four Pods with a quarter each.
+fn four_quarters(stage: &Stage) -> Namespace<'_> {
     let space = stage.namespace("all");
     let request = json!([{"name": "npu", "exactly": {"deviceClassName": "ascend310p-quarter.aliquot.dev"}}]);
     space.create_object(&space.devices("resourceclaimtemplates"), &template("quarter", &request)).unwrap();
@@ -55,6 +54,13 @@ fn fifth_quarter_of_an_npu_waits_with_a_reason() {
         create(&space, &format!("quarter-{number}"));
     }
     space.running("quarter-", 4, PATIENCE).unwrap();
+    space
+}
+
+#[test]
+fn fifth_quarter_of_an_npu_waits_with_a_reason() {
+    let Some(stage) = Stage::with_agent("quarters", "ascend-310p", "dynamic") else { return };
+    let space = four_quarters(&stage);
     every_pod_has_a_vnpu(&space);
     create(&space, "fifth");
     let refusal = space.unschedulable("fifth").unwrap();
@@ -72,6 +78,13 @@ fn fifth_quarter_of_an_npu_waits_with_a_reason() {
     space.running("fifth", 1, PATIENCE).unwrap();
     let (code, said) = explained(&stage, "quarters-all/fifth");
     assert_eq!(code, 0, "{said}");
+    space.delete().unwrap();
+    stage.finish();
+    // A node with a second chip has to be told apart.
+    let Some(stage) = Stage::with_agent("quarters", "ascend-310p-duo", "dynamic") else { return };
+    let space = four_quarters(&stage);
+    create(&space, "fifth");
+    assert!(space.unschedulable("fifth").is_err(), "a fifth quarter of two chips waits");
     space.delete().unwrap();
     stage.finish();
 }

@@ -100,6 +100,11 @@ fn constraints_all_and_admin_access_reach_pods() {
     );
     let seen = space.exec("apart", &["tenant", "smi"]).unwrap().out;
     assert_eq!(seen.lines().count(), 2, "{seen}");
+    // A claim without the constraint has to be told apart: both shares come from the first card with room.
+    create(&space, "unbound", json!({"requests": two_shares("distinctAttribute")["requests"]}));
+    space.running("unbound", 1, PATIENCE).unwrap();
+    let unbound = devices(&space, "unbound");
+    assert!(unbound.len() == 2 && unbound[0] == unbound[1], "without a constraint: found {unbound:?}");
 
     // All cards: waits for the others, which hold shares of both.
     let every = json!({"requests": [{"name": "gpu", "exactly": {
@@ -126,7 +131,7 @@ fn constraints_all_and_admin_access_reach_pods() {
     assert_eq!(seen.lines().count(), 2, "{seen}");
 
     assert!(space.running("every", 1, BRIEFLY).is_err(), "all cards were given while shares are held");
-    for pod in ["same", "apart", "greedy"] {
+    for pod in ["same", "apart", "unbound", "greedy"] {
         space.delete_pod(pod, None).unwrap();
     }
     space.running("every", 1, PATIENCE).unwrap();

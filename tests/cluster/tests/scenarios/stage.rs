@@ -22,7 +22,7 @@ use crate::world::{Turn, World, needs_own};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// How long to wait for what must not come.
 pub(crate) const BRIEFLY: Duration = Duration::from_secs(3);
-const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
 static CLUSTER: OnceLock<Option<Mutex<Box<Cluster>>>> = OnceLock::new();
 
