@@ -9,17 +9,17 @@
 //!
 //! The claim of a local run belongs to its supervisor, the process that started the command. The supervisor holds a lock on the
 //! run's record until it exits. The next call that opens the node for changes finds the record unlocked, and releases the claim
-//! once no process of the command is alive either ([`record`]). Module `signs` checks their liveness.
+//! once no process of the command is alive either ([`record`]). Module `liveness` checks that.
 
 pub mod ask;
 pub mod cards;
 pub(crate) mod commands;
 pub mod governor;
+mod liveness;
 pub mod machine;
 pub(crate) mod processes;
 pub mod record;
 pub(crate) mod samples;
-mod signs;
 pub mod simulated;
 pub mod supervise;
 pub mod watch;

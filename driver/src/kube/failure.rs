@@ -2,6 +2,7 @@
 
 use aliquot_core::disposition::Disposition;
 
+use crate::error_text::chain;
 use crate::ports::AgentError;
 
 /// Longest text of a server or a library that a message repeats.
@@ -80,21 +81,6 @@ pub(super) fn code(error: &::kube::Error) -> Option<u16> {
         ::kube::Error::Api(status) => Some(status.code),
         _ => None,
     }
-}
-
-/// An error with its causes, each text once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        next = cause.source();
-    }
-    text
 }
 
 /// A text from outside as one printable line of bounded length.

@@ -8,7 +8,7 @@
 //! The record is created before the claim is prepared and removed after its release, both while the node is open for changes.
 //! So an unlocked record has lost its supervisor, and the next process that opens the node for changes may clean it up ([`sweep`]).
 //! The record gets its name once its first line is on the disk. The second line names the command, and counts once it is
-//! complete. If a record cannot be parsed, the other liveness checks apply (`signs`).
+//! complete. If a record cannot be parsed, the other liveness checks apply (`liveness`).
 //!
 //! A command and its descendants may outlive the supervisor. They keep the grant as long as any liveness check finds a process.
 
@@ -27,7 +27,7 @@ use crate::prepare::{PrepareError, ReleaseOutcome};
 use crate::region;
 use crate::state_dir::{file, wait};
 
-use super::signs::{RunLiveness, Where};
+use super::liveness::{RunLiveness, Where};
 
 /// Longest record that is read.
 const RECORD_BYTES_MAX: u64 = 256;
@@ -161,7 +161,7 @@ impl OrphanedRun {
     /// The known process ids of its live processes; `None`: no process is alive.
     #[must_use]
     pub fn live_processes(&self, grants: PathBuf) -> Option<BTreeSet<u32>> {
-        self.signs(grants).live_processes()
+        self.liveness(grants).live_processes()
     }
 
     /// Removes the record: its claim is released. The node is open for changes.
@@ -172,7 +172,7 @@ impl OrphanedRun {
         forget(&self.path, &self.living)
     }
 
-    fn signs(&self, grants: PathBuf) -> RunLiveness {
+    fn liveness(&self, grants: PathBuf) -> RunLiveness {
         let living = Some(self.living.clone());
         RunLiveness { grants, living, command: self.says.command, of: self.says.of.clone() }
     }
@@ -332,7 +332,7 @@ pub fn sweep(node: &mut impl Releases, state: &Path) -> io::Result<Vec<SweepOutc
 }
 
 fn give_back(node: &mut impl Releases, uid: ClaimUid, left: OrphanedRun) -> SweepOutcome {
-    if left.signs(node.grants_dir().join(uid.as_str())).any_alive() {
+    if left.liveness(node.grants_dir().join(uid.as_str())).any_alive() {
         return SweepOutcome::Running(uid);
     }
     if let Err(error) = node.release(&uid) {

@@ -396,8 +396,7 @@ mod tests {
 
     #[test]
     fn the_map_answers_like_a_map_of_the_standard_library() {
-        let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
-        let seed = u64::try_from(seed & 0xffff_ffff).unwrap() | 1;
+        let seed = crate::test_seed();
         let mut random = Random(seed);
         let (map, mut model) = (AllocMap::new(), BTreeMap::new());
         for step in 0..300_000_u64 {

@@ -283,9 +283,7 @@ impl Bench {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn random_calls_kills_outages_and_errors_converge() {
-    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| std::process::id().into());
-    println!("seed {seed}");
+    let seed = aliquot_tests::seed::seed();
     let mut random = Random(seed);
     let mut bench = Bench::new(seed).await;
     for _ in 0..ACTIONS {

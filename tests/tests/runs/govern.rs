@@ -11,6 +11,7 @@ use aliquot_driver::region::{USAGE, UsageCopy};
 use aliquot_sim_device::processor::Lack;
 use aliquot_tests::generate::Random;
 use aliquot_tests::local::{Local, aliquot, wait_for};
+use aliquot_tests::seed::seed;
 use aliquot_tests::shares::share_becomes;
 use aliquot_tests::silence::falls_silent;
 use nix::fcntl::{Flock, FlockArg};
@@ -213,9 +214,7 @@ fn command_with_cleared_environment_is_charged_to_its_run() {
 #[test]
 fn memory_of_killed_processes_is_back_within_100_ms() {
     let local = Local::new("h200");
-    let seed = u64::from(std::process::id());
-    println!("seed {seed}");
-    let mut random = Random::new(seed);
+    let mut random = Random::new(seed());
     let keeper = local.tenant(&["--memory", "8Gi"], &["fill", "256"]);
     let usage = || {
         let claims = std::fs::read_dir(local.state().join("grants")).unwrap().flatten();

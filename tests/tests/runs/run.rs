@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use aliquot_tests::generate::Random;
 use aliquot_tests::local::{Local, aliquot, copy_program};
+use aliquot_tests::seed::seed;
 
 fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
@@ -99,7 +100,7 @@ fn the_exit_code_is_the_commands() {
 }
 
 #[test]
-fn a_message_that_nobody_can_read_keeps_the_code() {
+fn unwritable_message_keeps_the_exit_code() {
     let local = Local::new("t4-2");
     let full = || Stdio::from(fs::File::create("/dev/full").unwrap());
     for (arguments, expected) in [
@@ -347,9 +348,7 @@ fn command_of(pid_file: &PathBuf) -> Option<u32> {
 #[test]
 fn killed_at_random_the_next_call_cleans_up() {
     let local = Local::new("h200");
-    let seed = u64::from(std::process::id());
-    println!("seed {seed}");
-    let mut random = Random::new(seed);
+    let mut random = Random::new(seed());
     let (mut inputs, mut left) = (Vec::new(), Vec::new());
     // The first run to be killed may not have made it.
     fs::create_dir_all(local.state()).unwrap();

@@ -193,8 +193,7 @@ fn unusable_region_is_shown_with_its_reason_beside_the_others() {
     spoilt(&limits, &|path| fs::write(path, &torn).unwrap(), "checksum");
 
     // Slots full of nonsense count as exited processes, and delay no reader.
-    let mut random = u64::from(std::process::id()) | 1;
-    println!("seed {random}");
+    let mut random = aliquot_tests::seed::seed();
     let mut bytes = whole.1.clone();
     for word in bytes.chunks_exact_mut(8).skip(8) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

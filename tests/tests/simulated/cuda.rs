@@ -205,7 +205,7 @@ fn allocation_during_context_end_leaves_nothing_on_the_card() {
     let Some(program) = compiled(&bench, "sim_ends", Link::Opened) else { return };
     let left = |arguments: &[&str]| said(&bench.command(&program).args(arguments).output().unwrap());
     assert_eq!(left(&["green"]), "0 MiB have no owner\n");
-    let seed = std::process::id().to_string();
+    let seed = aliquot_tests::seed::seed().to_string();
     assert_eq!(left(&["threads", &seed]), "0 MiB have no owner\n", "seed {seed}");
     // Threads use what others of them ended: that is what it is about.
     drop(bench.misuses());

@@ -146,7 +146,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
     ),
     ("manifest", &["prepare"]),
     ("kubelet", &["ports"]),
-    ("kube", &["printable", "clock", "ports", "config", "checkpoint", "manifest"]),
+    ("kube", &["printable", "clock", "error_text", "ports", "config", "checkpoint", "manifest"]),
     (
         "agent",
         &[

@@ -5,7 +5,7 @@
 //! Written once, the first word last, and checked before anything is mapped. Pure: no file is touched here.
 
 use crate::card::State;
-use crate::{lent, mig, schedule, xid};
+use crate::{ipc_memory, mig, schedule, xid};
 
 /// The number of the layout: what means what, where widths and counts do not tell.
 const LAYOUT: u8 = 9;
@@ -90,7 +90,7 @@ pub(crate) const fn records<Guard>() -> [(&'static str, Record); RECORDS] {
         ("states", Record::of::<State>(1)),
         ("seats", State::SEAT),
         ("works", Record::of::<schedule::Work>(schedule::SEATS)),
-        ("places of lent memory", lent::PLACE),
+        ("places of IPC memory", ipc_memory::PLACE),
         ("GPU instances", Record::of::<mig::GpuInstance>(mig::INSTANCES)),
         ("reports of errors", xid::REPORT),
         ("processes that left", State::DEPARTED),

@@ -25,7 +25,7 @@ mod card;
 mod fault;
 mod header;
 mod install;
-mod lent;
+mod ipc_memory;
 mod mapping;
 mod mig;
 mod node;
@@ -41,7 +41,7 @@ pub use card::{
 pub use fault::{Action, CardSelector, FaultPlan, PlanError, Struck};
 pub use header::{CardFault, Record};
 pub use install::{InstallError, install};
-pub use lent::LetGo;
+pub use ipc_memory::LetGo;
 pub use mapping::{OpenError, effective_user, monotonic_nanos};
 pub use mig::{
     GpuInstance, INSTANCES, Instance, MIG_DEVICES, MigDevice, MigError, Placement, compute_slices,

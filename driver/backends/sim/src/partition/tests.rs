@@ -18,7 +18,7 @@ fn at(node: &SimNode, card: usize, template: &str, placement: &str) -> Partition
 }
 
 #[test]
-fn every_personality_is_a_node_whose_cards_are_apart() {
+fn every_personality_is_a_node_with_distinct_cards() {
     let catalogue = Catalogue::embedded();
     let mut uuids = std::collections::BTreeSet::new();
     for personality in Personality::all() {

@@ -2,7 +2,7 @@
 //! read here.
 
 use crate::header::Record;
-use crate::lent::IpcTable;
+use crate::ipc_memory::IpcTable;
 use crate::mapping::Entry;
 use crate::mig;
 use crate::schedule::{self, Run, SEATS, Turn, Work};

@@ -1,7 +1,7 @@
 //! A process on a card: takes memory, hands in work, waits for it.
 
 use super::{Card, MemoryKind};
-use crate::lent::{By, LetGo};
+use crate::ipc_memory::{By, LetGo};
 use crate::mapping::{self, OpenError, monotonic_nanos};
 use crate::schedule::{self, SEATS, Work};
 use std::path::PathBuf;
