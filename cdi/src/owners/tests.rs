@@ -101,7 +101,7 @@ fn any_edit() -> impl Strategy<Value = Edit> {
 
 proptest! {
     #[test]
-    fn whether_two_owners_agree_does_not_depend_on_who_comes_first(
+    fn agreement_of_two_owners_does_not_depend_on_their_order(
         a in prop::collection::vec(any_edit(), 0..3),
         b in prop::collection::vec(any_edit(), 0..3),
     ) {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_in_which_nobody_ran_say_little() {
+    fn idle_windows_say_little_of_rounding() {
         let mut rounding = after(100, 100, &[50, 50]);
         (0..1_000).for_each(|_| rounding.learn(0, core::iter::empty()));
         assert!((49_000..=50_000).contains(&micros(&rounding, 50)));

@@ -222,7 +222,7 @@ fn a_siblings_time_is_not_taken_for_ones_own() {
 
 /// If every launch waits, no running launch can show that work without a marker is done: the waiting ones do.
 #[test]
-fn work_without_a_marker_stops_nobody_once_it_is_done() {
+fn finished_work_without_a_marker_delays_no_launch() {
     for (granted, place) in [(1_000_000, 7), (250_000, 7), (250_000, 8), (100_000, 0)] {
         let books = Books::new();
         let mut process = Process::new(&books, 1, 100);
@@ -299,7 +299,7 @@ fn launch_is_billed_despite_refusals_of_other_threads() {
 
 /// Nothing can be put behind work on the default stream while a capture is open.
 #[test]
-fn work_on_a_stream_that_takes_no_marker_now_stops_nobody() {
+fn work_on_an_unmarkable_stream_delays_no_launch() {
     for granted in [1_000_000, 250_000, 100_000] {
         let books = Books::new();
         let mut process = Process::new(&books, 1, 100);

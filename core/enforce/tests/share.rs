@@ -171,7 +171,7 @@ fn no_more_is_given_up_than_loans_gave() {
 }
 
 #[test]
-fn the_governor_rests_while_nobody_is_limited() {
+fn governor_rests_while_no_tenant_is_limited() {
     let mut card = Card::new(vec![tenant(30, Burst, 1), tenant(60, Cap, 1)]);
     card.run(100, &[Using(10), Using(30)]);
     assert_eq!(card.next, Next::Demand);
@@ -203,7 +203,7 @@ fn own_part_is_one_alone_guessed_in_company_else_measured() {
 
 /// The first bill may be of time before the vendor's first window: the part is no smaller for it.
 #[test]
-fn work_that_nobody_saw_says_nothing_of_the_own_part() {
+fn unseen_work_says_nothing_of_the_own_part() {
     let mut card = Card::new(vec![tenant(30, Cap, 1), tenant(60, Cap, 1)]);
     card.run(5, &[Waiting, Waiting]);
     for interval in [0, 0, 300] {

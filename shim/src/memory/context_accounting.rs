@@ -263,7 +263,7 @@ fn end_if_gone(device: Device, primary: &Primary, handle: u64) {
     }
     let next = if let PrimaryState::Handle(next) = now { next } else { 0 };
     if primary.leaves(handle, next) {
-        primary.has_nobody();
+        primary.clear_holders();
     }
     going.gone();
     if let Account::Counted(ledger) = account::of(device) {
@@ -328,7 +328,7 @@ pub(crate) fn let_go(device: Device, how: PrimaryRelease, real: impl Fn() -> i32
     if answer == SUCCESS {
         match how.holder() {
             Some(holder) => primary.one_less(holder),
-            None => primary.has_nobody(),
+            None => primary.clear_holders(),
         }
     }
     let is_there = || is_active(device) != Some(false) && primary.handle.load(Ordering::Acquire) == handle;

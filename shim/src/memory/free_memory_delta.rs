@@ -337,7 +337,7 @@ impl WatchedCall {
         // A context of a runtime library ends without a word, and gives back no less than it takes.
         let is_no_context = || sizes::known(self.ledger).is_some_and(|context| given < context);
         let now = || place.free(self.ledger);
-        ((still.calls.past == 0 || is_no_context()) && is_nobody_elses(now, (free, given), took))
+        ((still.calls.past == 0 || is_no_context()) && is_of_this_process_alone(now, (free, given), took))
             .then_some(given)
     }
 }
@@ -404,7 +404,7 @@ fn is_after_deaths(ledger: Ledger, reaped: u64) -> bool {
 }
 
 /// Whether for some time behind a call no process is seen that takes or gives back just as much of the card.
-fn is_nobody_elses(now: impl Fn() -> Option<u64>, (free, given): (u64, Bytes), took: u64) -> bool {
+fn is_of_this_process_alone(now: impl Fn() -> Option<u64>, (free, given): (u64, Bytes), took: u64) -> bool {
     let until = sys::now().saturating_add(took.saturating_mul(WATCHED_TIMES).min(WATCHED_NANOS_MAX));
     let mut seen = free;
     loop {

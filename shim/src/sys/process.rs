@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_lives_and_a_number_that_nobody_has_does_not() {
+    fn own_process_lives_and_an_unused_number_does_not() {
         let own = Pid(std::process::id());
         assert_eq!(look(own), State::Living(own_start().unwrap()));
         assert_eq!(look(Pid(4_000_000_000)), State::Gone);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_maps_its_own_program_and_nobody_elses() {
+    fn process_maps_its_own_program_only() {
         static HERE: u8 = 7;
         let address = (&raw const HERE).addr();
         assert_eq!(maps(Pid(std::process::id()), address), Some(true));

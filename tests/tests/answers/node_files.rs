@@ -98,7 +98,7 @@ fn a_node_file_may_describe_a_model_that_no_catalogue_has() {
 }
 
 #[test]
-fn a_state_directory_whose_parent_is_missing_is_not_made_up() {
+fn state_directory_without_a_parent_is_not_created() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("no").join("such");
     let file = Personality::named("t4-2").unwrap().load().unwrap();

@@ -197,7 +197,7 @@ fn class_or_selector_unmatched_by_the_held_device_is_refused() {
 
 /// A claim with all of a card has no limit in its processes that could change.
 #[test]
-fn a_limit_that_nobody_would_feel_is_refused() {
+fn limit_without_effect_is_refused() {
     let local = Local::new(CARD);
     let all = Asked { memory: "15Gi", cores: "100", policy: "cap" };
     assert_eq!(prepare(&local, "one", all).0, Some(0));
@@ -241,7 +241,7 @@ fn leased(local: &Local, bench: &Bench, kind: &str, files: &[PathBuf]) -> Option
 /// The kernel lets a tenant's lease delay an opener of its file for a minute, and the node is locked
 /// meanwhile.
 #[test]
-fn a_tenant_with_a_lease_on_its_files_keeps_nobody_waiting() {
+fn file_lease_of_a_tenant_delays_no_other_call() {
     let (local, bench) = (Local::new(CARD), Bench::new());
     assert_eq!(prepare(&local, "one", FIRST).0, Some(0));
     let share = share(&local);

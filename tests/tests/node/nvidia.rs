@@ -248,7 +248,7 @@ fn part_of_a_killed_supervisor_is_released_with_the_next_call() {
 }
 
 #[test]
-fn a_card_that_does_not_tell_its_mig_mode_takes_nobody() {
+fn card_with_unreadable_mig_mode_takes_no_claim() {
     let silent = Machine::with(Bench::without(&["nvmlDeviceGetMigMode"]));
     for card in silent.devices() {
         assert!(card["health"]["why"].as_str().unwrap().contains("MIG mode: found no answer"), "{card}");

@@ -350,7 +350,7 @@ fn missing_permission_for_instances_names_the_remedy() {
 }
 
 #[test]
-fn top_shows_instances_with_who_is_in_them() {
+fn top_shows_instances_with_their_processes() {
     let machine = Machine::of(CARD);
     let card = machine.bench.card();
     let theirs = foreign(&card, 9, 4, 4, 2);

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::nvidia::{GIB, end, only};
 
 #[test]
-fn top_shows_who_uses_the_cards_and_whether_limits_are_held() {
+fn top_shows_users_of_cards_and_enforcement() {
     let machine = Machine::of(CARDS);
     assert_eq!(
         machine.top(&["-n", "0"])["cards"],

@@ -243,7 +243,7 @@ impl Seam for Stranger {
 }
 
 #[test]
-fn a_partition_that_somebody_makes_at_the_same_moment_is_theirs() {
+fn partition_of_another_tool_made_meanwhile_stays_theirs() {
     // While the plan is journalled, and after the last read of the hardware.
     for (theirs, effect) in [
         ("vir02", "create partition"),

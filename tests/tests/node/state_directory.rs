@@ -70,7 +70,7 @@ fn files_in_place_of_its_directories_are_kept_and_named() {
 }
 
 #[test]
-fn a_directory_of_cdi_files_that_somebody_names_may_be_a_link() {
+fn named_directory_of_cdi_files_may_be_a_link() {
     let world = World::new("t4-2", "");
     let elsewhere = tempfile::tempdir().unwrap();
     let (target, link) = (elsewhere.path().join("run"), elsewhere.path().join("var-run"));

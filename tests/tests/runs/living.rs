@@ -326,7 +326,7 @@ fn foreign_objects_among_records_block_nothing() {
 
 /// A record that a machine left which lost power: its line of the command is not whole.
 #[test]
-fn half_a_record_leaves_the_part_to_who_lives() {
+fn torn_record_leaves_the_part_to_live_processes() {
     let local = Local::new(CARD);
     let (mut child, command) = waits(&local, "100Gi");
     let input = child.stdin.take();

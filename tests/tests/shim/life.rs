@@ -472,7 +472,7 @@ fn nonsense_in_accounting_neither_hangs_nor_lifts_the_limit() {
 }
 
 #[test]
-fn a_usage_file_that_is_replaced_counts_for_who_comes_later() {
+fn replaced_usage_file_counts_for_later_processes() {
     let Some(scene) = Scene::new() else { return };
     let mut process = scene.holding(MOST);
     let path = scene.files.dir().join("usage");

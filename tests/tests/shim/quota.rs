@@ -237,7 +237,7 @@ fn room_for_everything(graphs: &str, operations: u64) {
 }
 
 #[test]
-fn where_there_is_room_for_everything_nobody_is_refused() {
+fn allocations_with_room_for_all_are_never_refused() {
     room_for_everything("launch", OPERATIONS);
 }
 

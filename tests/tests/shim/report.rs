@@ -152,7 +152,7 @@ fn a_limit_beyond_the_card_is_shown_as_the_card() {
 
 /// Those that draw, and those that compute through an MPS server.
 #[test]
-fn every_list_of_processes_has_the_containers_and_nobody_elses() {
+fn process_lists_have_those_of_the_container_only() {
     let Some(scene) = scene(|card| memory_limit(card, LIMIT)) else { return };
     let (mut user, mut stranger) = (scene.user(), scene.stranger());
     assert_eq!((user.say("take 1000"), stranger.say("take 1000")), ("0".into(), "0".into()));

@@ -177,7 +177,7 @@ fn process_stopped_anywhere_leaves_accounting_consistent() {
 }
 
 #[test]
-fn memory_that_is_lent_while_somebody_looks_is_shown_once() {
+fn ipc_memory_exported_during_a_look_is_shown_once() {
     let Some(mut scene) = Scene::new() else { return };
     let context = scene.files[0].limits().context_bytes;
     let block = 6 << 30;

@@ -38,7 +38,7 @@ fn two_cards() -> Option<(Bench, PathBuf, [Card; 2])> {
 }
 
 #[test]
-fn an_xid_comes_to_everybody_who_waits_and_once() {
+fn xid_reaches_every_waiter_once() {
     let Some((bench, program, [first, second])) = two_cards() else { return };
     let mut talks = [0, 1].map(|_| Talk::start(&mut bench.command(&program)));
     let [one, two] = &mut talks;

@@ -121,7 +121,7 @@ fn a_card_that_was_torn_is_refused_wherever_that_was() {
 
 /// The creator of a card's file is killed: before the file has a size, a lock, or its first word.
 #[test]
-fn a_card_whose_maker_was_killed_is_made_by_the_next() {
+fn card_of_a_killed_maker_is_made_by_the_next() {
     let made = Made::new();
     let mut without_first_word = made.bytes.clone();
     without_first_word[..8].fill(0);

@@ -117,7 +117,7 @@ fn instances_are_made_where_they_fit_and_seen_by_all_processes() {
 }
 
 #[test]
-fn only_who_may_changes_and_lists_instances() {
+fn instances_are_changed_and_listed_with_rights_only() {
     let Some((bench, program)) = bench("[[card]]\nmig = \"on\"\n", "sim_mig") else { return };
     let card = bench.card();
     let made = instance(&card, SMALL, 0, 1);

@@ -99,7 +99,7 @@ fn an_amount_that_the_policy_forbids_says_what_is_allowed() {
 }
 
 #[test]
-fn counters_show_what_is_left_and_who_draws() {
+fn counters_show_the_rest_and_its_consumers() {
     let devices = ["half1 use:s.mem=5", "half2 use:s.mem=5", "whole k=x use:s.mem=10"];
     let mut world = setup().counted("p", &["s.mem=10"], &devices).world();
     hold(&mut world, &claim("h", &["any"]));

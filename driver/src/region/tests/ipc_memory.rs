@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn lent_memory_outlives_its_maker_while_somebody_has_it_open() {
+fn ipc_memory_outlives_its_maker_while_it_is_open() {
     [Look::Reap, Look::Settle].into_iter().for_each(lent_memory_outlives_its_maker);
 }
 

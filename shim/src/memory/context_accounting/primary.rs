@@ -45,7 +45,7 @@ impl Primary {
     }
 
     /// No thread has it any more.
-    pub(super) fn has_nobody(&self) {
+    pub(super) fn clear_holders(&self) {
         for holder in [Holder::Program, Holder::Green] {
             self.count(holder).store(0, Ordering::Release);
         }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_relies_on_what_another_lets_go() {
+    fn release_by_another_thread_is_relied_on_by_none() {
         static STAY: Retention = Retention::new();
         static IS_THERE: AtomicU32 = AtomicU32::new(1);
         std::thread::scope(|scope| {

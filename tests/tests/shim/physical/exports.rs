@@ -106,7 +106,7 @@ fn orphaned_export_stays_charged_while_held() {
 }
 
 #[test]
-fn a_descriptor_of_the_dead_is_paid_by_who_imports_it() {
+fn descriptor_of_an_exited_process_is_charged_to_its_importer() {
     let Some(mut scene) = Scene::new() else { return };
     let post = |scene: &Scene| {
         let mut maker = scene.sibling();
