@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use aliquot_core::disposition::Disposition;
 use tonic::{Request, Response, Status};
 
 use super::proto::{dra_v1, dra_v1beta1};
@@ -59,8 +60,15 @@ impl DraService {
     }
 }
 
+/// The error as the kubelet puts it into the Pod's Event: what comes of it, then the message. The kubelet itself always tries again.
 fn text_of<T>(result: &Result<T, AgentError>) -> String {
-    result.as_ref().err().map(ToString::to_string).unwrap_or_default()
+    let Err(error) = result else { return String::new() };
+    let what = match error.disposition {
+        Disposition::Retry => "not yet",
+        Disposition::Refuse => "refused",
+        Disposition::Broken => "broken node",
+    };
+    format!("{what}: {error}")
 }
 
 /// One version of the service; the versions differ in `share_id` alone.

@@ -84,6 +84,29 @@ fn two_shares(constraint: &str) -> Value {
     })
 }
 
+/// Two Pods name one claim: both get its devices, it is prepared once, and it stays until the last of them is gone.
+fn two_pods_on_one_claim(space: &Namespace<'_>) {
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "both"},
+        "spec": {"devices": {"requests": share(1 << 30, 10)}},
+    });
+    space.create_object(&space.devices("resourceclaims"), &claim).unwrap();
+    for name in ["both-1", "both-2"] {
+        let mut made = pod(name, &[]);
+        made["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": "both"}]);
+        made["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "gpu"}]});
+        space.create_object(&space.core("pods"), &made).unwrap();
+    }
+    space.running("both-", 2, PATIENCE).unwrap();
+    space.delete_pod("both-1", None).unwrap();
+    let filled = space.exec("both-2", &["tenant", "fill"]).unwrap().out;
+    assert!(filled.starts_with(&format!("total {} ", 1 << 30)), "both-2: {filled}");
+    space.delete_pod("both-2", None).unwrap();
+    space.delete_claim("both").unwrap();
+}
+
 #[test]
 fn constraints_all_and_admin_access_reach_pods() {
     let Some(stage) = Stage::with_agent("requests", "t4-2", "shared") else { return };
@@ -105,6 +128,8 @@ fn constraints_all_and_admin_access_reach_pods() {
     space.running("unbound", 1, PATIENCE).unwrap();
     let unbound = devices(&space, "unbound");
     assert!(unbound.len() == 2 && unbound[0] == unbound[1], "without a constraint: found {unbound:?}");
+
+    two_pods_on_one_claim(&space);
 
     // All cards: waits for the others, which hold shares of both.
     let every = json!({"requests": [{"name": "gpu", "exactly": {

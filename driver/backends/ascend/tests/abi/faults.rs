@@ -122,3 +122,32 @@ fn faults_reach_the_watcher_and_the_health() {
     let looks = [health(), health(), health()];
     assert_eq!(looks.iter().filter(|health| **health == Health::Healthy).count(), 1, "{looks:?}");
 }
+
+#[test]
+fn generation_is_known_once_all_chips_are_watched_and_changes() {
+    let bench = Bench::new(&two_310p());
+    let node = bench.open();
+    let cards = node.discover().unwrap().cards;
+    let mut watches = vec![node.events(&cards[0].uuid).unwrap()];
+    assert_eq!(node.generation(), None, "a fault of the other chip would give no sign");
+    watches.push(node.events(&cards[1].uuid).unwrap());
+    node.discover().unwrap();
+    let quiet = node.generation();
+    assert!(quiet.is_some());
+    node.discover().unwrap();
+    assert_eq!(node.generation(), quiet, "nothing has changed");
+    let quarter = at(&cards[0], "vir02", "vg0");
+    let made = node.create_partition(&quarter).unwrap();
+    let created = node.generation();
+    assert_ne!(created, quiet);
+    node.destroy_partition(&quarter, &ExpectedPartition::Handle(made.handle)).unwrap();
+    let destroyed = node.generation();
+    assert!(destroyed != created && destroyed != quiet, "{quiet:?} {created:?} {destroyed:?}");
+    bench.npus().set_health(1, &ChipHealth { health: 3, codes: vec![0x80C9_8001] }).unwrap();
+    assert!(watches[1].next(Duration::from_secs(20)).unwrap().is_some());
+    assert_ne!(node.generation(), destroyed, "a chip reported a fault");
+    bench.fault("dcmi_get_device_logic_id", "{ error = -8012 }");
+    node.discover().unwrap();
+    assert!(!node.trouble().is_empty());
+    assert_eq!(node.generation(), None, "a chip does not answer: each look asks all of them");
+}
