@@ -148,7 +148,8 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
 }
 
 fn start_log(args: &Args) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&args.log);
+    // The client repeats as an error what its callers report with the remedy, for as long as a server is away.
+    let filter = EnvFilter::try_new(format!("kube_client::client::builder=off,{}", args.log));
     let filter = filter.map_err(|error| Failure::Usage(format!("--log: {error}")))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match args.log_format {

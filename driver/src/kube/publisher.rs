@@ -48,6 +48,8 @@ use crate::ports::{AgentError, DesiredSlices, Publication};
 const PLANS_MAX: usize = 6;
 /// Violations that a message names.
 const VIOLATIONS_NAMED: usize = 2;
+/// Different errors that are logged until the slices are in sync again.
+const TOLD_MAX: usize = 16;
 
 /// Waiting times of the publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,8 @@ struct PublisherTask {
     error: Option<AgentError>,
     /// Failure of the watch, until an event or an answer shows that the server is back.
     watch_error: Option<AgentError>,
+    /// Errors that were logged since the slices were last in sync.
+    told: BTreeSet<String>,
     in_sync: bool,
     retry: Backoff,
     settle: Backoff,
@@ -195,6 +199,7 @@ impl PublisherTask {
             writes: 0,
             error: None,
             watch_error: None,
+            told: BTreeSet::new(),
             in_sync: false,
             retry: Backoff::new(timing.first_retry, timing.longest_retry),
             settle: Backoff::new(timing.settle, timing.longest_settle),
@@ -211,7 +216,8 @@ impl PublisherTask {
     }
 
     fn fail(&mut self, error: AgentError) {
-        if self.error.as_ref() != Some(&error) {
+        // A server that is away fails in several ways in turn, for hours: each is said once.
+        if self.told.len() < TOLD_MAX && self.told.insert(error.message.clone()) {
             tracing::warn!(error = %error, disposition = %error.disposition, "slices are not published");
         }
         let refused = error.disposition != Disposition::Retry;
@@ -330,6 +336,10 @@ impl PublisherTask {
             disposition: Disposition::Broken,
         });
         self.in_sync = self.losses.is_empty();
+        if self.in_sync && !self.told.is_empty() {
+            tracing::info!("slices are published again");
+            self.told.clear();
+        }
     }
 
     async fn ask_server(&mut self) -> Result<(), AgentError> {

@@ -129,7 +129,7 @@ pub(crate) fn behind_us(name: &CStr) -> Option<*const ()> {
 pub(crate) fn of_c_library(name: &CStr) -> Option<*const ()> {
     let mut map = debug()?.first;
     loop {
-        // SAFETY: the loader's list, as above; the C library is never unloaded.
+        // SAFETY: a node of the loader's list, which lasts as long as the process: the C library is never unloaded.
         let entry = unsafe { map.read() };
         let object = Object { base: entry.base, dynamic: entry.dynamic };
         if object.goes_by(c"libc.so.") {
