@@ -37,6 +37,7 @@ pub(crate) use pages::PROBES;
 use crate::clock;
 use crate::hardware::ContextSource;
 use crate::hardware::simulated_cards::{cards_dir, footprint, partition_dir};
+use crate::hardware::vendors::ContextDrivers;
 use crate::region::Footprint;
 use holder::Holder;
 
@@ -55,18 +56,17 @@ pub fn gauge(source: ContextSource) -> Option<Arc<dyn ContextGauge>> {
     match source {
         ContextSource::Unknown => None,
         ContextSource::Simulated { state } => Some(Arc::new(SimulatedGauge { state })),
-        ContextSource::Measured { cards, driver, library, slow } => {
-            let holder = HolderCommand { program: OWN_PROGRAM.into(), library };
-            Some(Arc::new(MachineGauge { cards, driver, holder, slow }))
+        ContextSource::Measured { cards, driver, slow } => {
+            Some(Arc::new(MachineGauge { cards, driver, slow }))
         }
     }
 }
 
 /// Measures the memory of a context on a card.
 pub trait ContextGauge: fmt::Debug + Send + Sync {
-    /// Version of the driver, for which a measurement is stored: another one may have other contexts. `None`: the size is known
-    /// without a measurement and never stored.
-    fn driver(&self) -> Option<&str>;
+    /// Version of the present driver, for which a measurement is stored: another one may have other contexts. `None`: the size is
+    /// known without a measurement and never stored.
+    fn driver(&self) -> Option<String>;
 
     /// Creates a context on a card or partition for a moment, and returns its memory.
     ///
@@ -109,10 +109,8 @@ pub struct SimulatedGauge {
 pub struct MachineGauge {
     /// The cards.
     pub cards: Arc<dyn DeviceBackend>,
-    /// Version of the driver, for which measurements are stored.
-    pub driver: String,
-    /// The process that creates the context.
-    pub holder: HolderCommand,
+    /// The driver, for which measurements are stored.
+    pub driver: Arc<dyn ContextDrivers>,
     /// Called for a card on which a process needs more than a second to create its context.
     pub slow: fn(&CardUuid),
 }
@@ -128,7 +126,7 @@ struct Readings {
 // === impl SimulatedGauge ===
 
 impl ContextGauge for SimulatedGauge {
-    fn driver(&self) -> Option<&str> {
+    fn driver(&self) -> Option<String> {
         None
     }
 
@@ -146,20 +144,21 @@ impl ContextGauge for SimulatedGauge {
 
 impl fmt::Debug for MachineGauge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MachineGauge").field("driver", &self.driver).finish_non_exhaustive()
+        f.debug_struct("MachineGauge").field("driver", &self.driver.now()).finish_non_exhaustive()
     }
 }
 
 impl ContextGauge for MachineGauge {
-    fn driver(&self) -> Option<&str> {
-        Some(&self.driver)
+    fn driver(&self) -> Option<String> {
+        Some(self.driver.now().version)
     }
 
     fn measure(&self, visible: &CardUuid) -> Result<Footprint, ContextSizeError> {
+        let command = HolderCommand { program: OWN_PROGRAM.into(), library: self.driver.now().library };
         let mut tries = Vec::new();
         let mut before = self.cards.usage(visible)?;
         while tries.len() < TRIES_MAX {
-            let mut holder = Holder::start(&self.holder, visible, LIMIT, self.slow)?;
+            let mut holder = Holder::start(&command, visible, LIMIT, self.slow)?;
             let with = self.cards.usage(visible)?;
             if let Some(own) = own(&before, &with, holder.pid()) {
                 // Without them 2 MiB is assumed, the page of every card since Pascal.
@@ -222,7 +221,11 @@ fn is_size(bytes: Bytes, memory: Bytes) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use aliquot_core::ports::Composite;
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::hardware::vendors::ContextDriver;
 
     const MIB: u64 = 1 << 20;
 
@@ -233,6 +236,26 @@ mod tests {
             busy_percent: None,
             processes: processes.iter().map(|(pid, bytes)| (*pid, bytes.map(Bytes))).collect(),
         }
+    }
+
+    /// A driver that becomes another one.
+    struct Updated(Mutex<&'static str>);
+
+    impl ContextDrivers for Updated {
+        fn now(&self) -> ContextDriver {
+            ContextDriver { version: (*self.0.lock()).to_owned(), library: None }
+        }
+    }
+
+    #[test]
+    fn measurement_after_an_update_is_of_the_present_driver() {
+        let driver = Arc::new(Updated(Mutex::new("580.65.06")));
+        let drivers: Arc<dyn ContextDrivers> = Arc::<Updated>::clone(&driver);
+        let cards = Arc::new(Composite::new(Vec::new()));
+        let gauge = gauge(ContextSource::Measured { cards, driver: drivers, slow: |_| {} }).unwrap();
+        assert_eq!(gauge.driver().as_deref(), Some("580.65.06"));
+        *driver.0.lock() = "590.48.01";
+        assert_eq!(gauge.driver().as_deref(), Some("590.48.01"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use spec::{COPIES_MAX, NodeSpec, node_spec};
 pub use vendors::MachineCards;
 
 use crate::error_text::chain;
-use vendors::HostRoots;
+use vendors::{ContextDrivers, HostRoots};
 
 /// Name of this machine as a node. Claims keep it, so it must not change with the host's name.
 const MACHINE: &str = "machine";
@@ -78,10 +78,8 @@ pub enum ContextSource {
     Measured {
         /// The cards.
         cards: Arc<dyn DeviceBackend>,
-        /// Version of the driver, for which measurements are stored.
-        driver: String,
-        /// The library that makes contexts; `None`: the loader's.
-        library: Option<PathBuf>,
+        /// The driver, for which measurements are stored.
+        driver: Arc<dyn ContextDrivers>,
         /// Called with a card if its context takes long to measure.
         slow: fn(&CardUuid),
     },
@@ -136,19 +134,14 @@ impl Hardware {
     /// # Errors
     /// None in practice: the machine's name is constant.
     pub fn machine(machine: &MachineCards, slow: fn(&CardUuid)) -> Result<Self, HardwareError> {
-        let measured = |driver: &str| ContextSource::Measured {
-            cards: machine.backend(),
-            driver: driver.to_owned(),
-            library: machine.context_library().map(Path::to_owned),
-            slow,
-        };
+        let measured = |driver| ContextSource::Measured { cards: machine.backend(), driver, slow };
         Ok(Self {
             name: NodeName::new(MACHINE).map_err(|error| HardwareError::Cards(error.to_string()))?,
             kind: HardwareKind::Machine,
             about: machine.about(),
             labels: BTreeMap::new(),
             backend: Box::new(machine.backend()),
-            contexts: machine.context_driver().map_or(ContextSource::Unknown, measured),
+            contexts: machine.contexts().map_or(ContextSource::Unknown, measured),
         })
     }
 

@@ -43,8 +43,30 @@ struct VendorCards {
     backend: Arc<dyn DeviceBackend>,
     /// What else on the host gives out or limits the cards, one line each.
     others: Vec<String>,
-    /// The library of compute programs, if it is not the loader's.
-    compute: Option<PathBuf>,
+    /// Says which driver makes contexts, if programs make any.
+    contexts: Option<Arc<dyn ContextDrivers>>,
+}
+
+/// A driver that makes contexts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextDriver {
+    /// Its version, for which sizes of contexts are kept.
+    pub version: String,
+    /// The library that makes contexts; `None`: the loader's.
+    pub library: Option<PathBuf>,
+}
+
+/// The driver that makes contexts, through all its updates.
+pub trait ContextDrivers: Send + Sync {
+    /// The one that serves the cards now.
+    fn now(&self) -> ContextDriver;
+}
+
+impl ContextDrivers for NvidiaNode {
+    fn now(&self) -> ContextDriver {
+        let library = self.files().and_then(|files| files.compute.clone());
+        ContextDriver { version: self.driver(), library }
+    }
 }
 
 /// Why a vendor has no cards here.
@@ -71,9 +93,9 @@ fn nvidia(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<VendorCard
         false => NoVendorCards::Broken(chain(&error)),
     })?;
     let (driver, catalogue) = (node.driver(), node.catalogue().clone());
-    let others = place.map(|place| others(place, node.files())).unwrap_or_default();
-    let compute = node.files().and_then(|files| files.compute.clone());
-    Ok(VendorCards { vendor: cuda(), driver, catalogue, backend: node, others, compute })
+    let others = place.map(|place| others(place, node.files().as_deref())).unwrap_or_default();
+    let contexts: Arc<dyn ContextDrivers> = Arc::<NvidiaNode>::clone(&node);
+    Ok(VendorCards { vendor: cuda(), driver, catalogue, backend: node, others, contexts: Some(contexts) })
 }
 
 fn ascend(catalogue: &Catalogue, _: Option<&HostRoots>) -> Result<VendorCards, NoVendorCards> {
@@ -83,7 +105,7 @@ fn ascend(catalogue: &Catalogue, _: Option<&HostRoots>) -> Result<VendorCards, N
         false => NoVendorCards::Broken(chain(&error)),
     })?;
     let (driver, catalogue) = (node.driver().to_owned(), node.catalogue().clone());
-    Ok(VendorCards { vendor: dcmi(), driver, catalogue, backend: node, others: Vec::new(), compute: None })
+    Ok(VendorCards { vendor: dcmi(), driver, catalogue, backend: node, others: Vec::new(), contexts: None })
 }
 
 /// NPUs of a machine below another root than this machine's, such as simulated ones.
@@ -138,10 +160,7 @@ pub struct MachineCards {
     vendors: Vec<Vendor>,
     /// Version of each vendor's driver, by the vendor's name for people.
     drivers: Vec<(&'static str, String)>,
-    /// Version of the driver for which sizes of contexts are kept.
-    context_driver: Option<String>,
-    /// The library that makes contexts, if it is not the loader's.
-    context_library: Option<PathBuf>,
+    contexts: Option<Arc<dyn ContextDrivers>>,
     catalogue: Catalogue,
     others: Vec<String>,
 }
@@ -179,13 +198,11 @@ impl MachineCards {
         let mut catalogue = catalogue.clone();
         let (mut members, mut vendors, mut drivers) = (Vec::new(), Vec::new(), Vec::new());
         let (mut broken, mut reasons, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut context_driver, mut context_library) = (None, None);
+        let mut contexts = None;
         for (name, open) in VENDORS {
             match without_signals(|| open(&catalogue, place)) {
                 Ok(opened) => {
-                    if opened.vendor == cuda() {
-                        (context_driver, context_library) = (Some(opened.driver.clone()), opened.compute);
-                    }
+                    contexts = contexts.or(opened.contexts);
                     catalogue = opened.catalogue;
                     vendors.push(opened.vendor);
                     drivers.push((name, opened.driver));
@@ -203,7 +220,7 @@ impl MachineCards {
             return Err(NoCards { reasons, is_absence: broken.is_empty() });
         }
         let cards = Arc::new(Composite::new(members).without(broken));
-        Ok(Arc::new(Self { cards, vendors, drivers, context_driver, context_library, catalogue, others }))
+        Ok(Arc::new(Self { cards, vendors, drivers, contexts, catalogue, others }))
     }
 
     /// The cards, behind one backend.
@@ -224,16 +241,10 @@ impl MachineCards {
         &self.catalogue
     }
 
-    /// Version of the driver for which sizes of contexts are kept; `None`: no card has contexts to measure.
+    /// Which driver makes contexts; `None`: no card has contexts to measure.
     #[must_use]
-    pub fn context_driver(&self) -> Option<&str> {
-        self.context_driver.as_deref()
-    }
-
-    /// The library that makes contexts; `None`: the loader's.
-    #[must_use]
-    pub fn context_library(&self) -> Option<&Path> {
-        self.context_library.as_deref()
+    pub fn contexts(&self) -> Option<Arc<dyn ContextDrivers>> {
+        self.contexts.clone()
     }
 
     /// What else on the host gives out or limits the cards, one line each; told only where they were opened for containers.

@@ -101,7 +101,7 @@ impl<O: StateAccess> NodeOperation<'_, O> {
         if grounds.is_empty() {
             return Ok(());
         }
-        let sizes = gauge.driver().map(|driver| ContextSizes::load(&site.sizes_path(), driver));
+        let sizes = gauge.driver().map(|driver| ContextSizes::load(&site.sizes_path(), &driver));
         for (ground, visible) in grounds {
             let known = match &sizes {
                 Some(sizes) => sizes.of(&ground),
@@ -128,7 +128,7 @@ impl Node {
     pub fn to_measure(&mut self, uid: &ClaimUid) -> Vec<ContextMeasurement> {
         let Some(gauge) = self.site.parts.gauge.clone() else { return Vec::new() };
         let Some(driver) = gauge.driver() else { return Vec::new() };
-        let sizes = ContextSizes::load(&self.site.sizes_path(), driver);
+        let sizes = ContextSizes::load(&self.site.sizes_path(), &driver);
         let grants = self.claim(uid).map(|record| record.plan.grants.clone()).unwrap_or_default();
         let mut grounds = self.site.grounds(grants.iter(), |limits| limits.context_bytes == 0);
         grounds.retain(|ground, _| sizes.of(ground).is_none() && self.is_alone(uid, ground));
@@ -229,9 +229,9 @@ impl Site {
         let gauge = self.parts.gauge.as_ref();
         let Some(driver) = gauge.and_then(|gauge| gauge.driver()) else { return notes };
         let path = self.sizes_path();
-        let kept = ContextSizes::read(&path, driver);
+        let kept = ContextSizes::read(&path, &driver);
         notes.extend(kept.as_ref().err().map(|fault| unread(&path, fault)));
-        let mut sizes = kept.unwrap_or_else(|_| ContextSizes::none(driver));
+        let mut sizes = kept.unwrap_or_else(|_| ContextSizes::none(&driver));
         match &measured.outcome {
             Ok(bytes) => sizes.note(measured.ground.clone(), *bytes),
             Err(why) if kept_failures == KeptFailures::All || measured.took >= COSTLY => {
@@ -248,7 +248,7 @@ impl Site {
 
     /// Notes that a measurement has begun, so that an agent that ends in it does not begin again at its next start; the sizes before.
     fn mark_begun(&self, gauge: &dyn ContextGauge, card: &CardUuid) -> ContextSizes {
-        let sizes = ContextSizes::load(&self.sizes_path(), gauge.driver().unwrap_or_default());
+        let sizes = ContextSizes::load(&self.sizes_path(), &gauge.driver().unwrap_or_default());
         let mut marked = sizes.clone();
         marked.note_failure(whole(card), Moment::now(), "the agent ended while it was measured");
         self.store_sizes(&marked);
@@ -264,7 +264,7 @@ impl Site {
     /// Cards that work and no process uses, on which contexts can be made and their size is unknown and was not looked for of late.
     fn unmeasured_cards(&self, gauge: &dyn ContextGauge) -> Result<Vec<CardUuid>, BackendError> {
         let Some(driver) = gauge.driver() else { return Ok(Vec::new()) };
-        let sizes = ContextSizes::load(&self.sizes_path(), driver);
+        let sizes = ContextSizes::load(&self.sizes_path(), &driver);
         let now = Moment::now();
         let is_wanted = |card: &Card| {
             let ground = whole(&card.uuid);

@@ -14,7 +14,7 @@ use aliquot_core::units::Bytes;
 use aliquot_driver::checkpoint::{ContextDevice, ContextSizes};
 use aliquot_sim_device::{Card, Placement, ReportPosition};
 use aliquot_tests::fake_apiserver::FakeApiServer;
-use aliquot_tests::fake_kubelet::FakeKubelet;
+use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::machine::Machine;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -110,17 +110,30 @@ async fn looks_without_a_change_enumerate_no_cards() {
 }
 
 /// Reports an error until the agent has noted it.
-async fn report(machine: &Machine, card: &Card) {
-    let began = Instant::now();
-    while !fs::read_to_string(machine.state().join("health")).is_ok_and(|notes| notes.contains("code 48 ")) {
+async fn report(machine: &Machine, card: &Card, xid: u64) {
+    let (began, noted) = (Instant::now(), format!("code {xid} "));
+    while !fs::read_to_string(machine.state().join("health")).is_ok_and(|notes| notes.contains(&noted)) {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing is noted");
-        card.raise_xid(OF_THE_CARD, None);
+        card.raise_xid(xid, None);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 fn devices(slices: &[Value]) -> impl Iterator<Item = &Value> {
     slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten()
+}
+
+/// A claim to which the first device of a card is allocated; its UID is its name.
+fn claim_on(slices: &[Value], claim: &str, of: impl Fn(&Value) -> bool) -> Value {
+    let device = devices(slices).find(|device| of(device)).unwrap();
+    let pool = &slices[0]["spec"]["pool"]["name"];
+    let result = json!({"request": "r", "driver": "aliquot.dev", "pool": pool, "device": device["name"]});
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"namespace": "default", "name": claim, "uid": claim},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    })
 }
 
 /// What slices say of the hardware.
@@ -144,14 +157,14 @@ async fn reload_of_the_driver_is_followed_and_ends_its_errors() {
     let unhealthy = |slices: &[Value]| devices(slices).any(is_tainted);
     server.wait_for("resourceslices", whole).await;
     let card = machine.bench.device().card(0).unwrap().clone();
-    report(&machine, &card).await;
+    report(&machine, &card, OF_THE_CARD).await;
     server.wait_for("resourceslices", unhealthy).await;
 
     load_driver(&machine, &host, 2);
     server.wait_for("resourceslices", whole).await;
     // What the new driver reports counts for it.
     fs::remove_file(machine.state().join("health")).unwrap();
-    report(&machine, &card).await;
+    report(&machine, &card, OF_THE_CARD).await;
     server.wait_for("resourceslices", unhealthy).await;
 }
 
@@ -192,6 +205,20 @@ async fn xid_of_an_instance_that_is_gone_counts_against_its_place() {
     assert!(notes().contains("1g.10gb@3"), "{}", notes());
 }
 
+/// Puts the files of a driver of this version below a host's root, in the place of those of every other.
+fn install_driver(machine: &Machine, host: &Path, version: &str) {
+    let libraries = host.join("usr/lib/x86_64-linux-gnu");
+    if libraries.exists() {
+        fs::remove_dir_all(&libraries).unwrap();
+    }
+    fs::create_dir_all(&libraries).unwrap();
+    for name in ["libnvidia-ml.so", "libcuda.so"] {
+        let file = format!("{name}.{version}");
+        fs::copy(machine.bench.libraries().join(format!("{name}.1")), libraries.join(&file)).unwrap();
+        symlink(file, libraries.join(format!("{name}.1"))).unwrap();
+    }
+}
+
 /// The host's driver is below its root; the loader has none.
 #[tokio::test(flavor = "multi_thread")]
 async fn contexts_of_idle_cards_are_measured_with_the_hosts_driver() {
@@ -201,14 +228,8 @@ async fn contexts_of_idle_cards_are_measured_with_the_hosts_driver() {
         FakeKubelet::default(),
     );
     let host = machine.dir().join("host");
-    let libraries = host.join("usr/lib/x86_64-linux-gnu");
-    fs::create_dir_all(&libraries).unwrap();
+    install_driver(&machine, &host, "580.65.06");
     load_driver(&machine, &host, 1);
-    for name in ["libnvidia-ml.so", "libcuda.so"] {
-        let file = format!("{name}.580.65.06");
-        fs::copy(machine.bench.libraries().join(format!("{name}.1")), libraries.join(&file)).unwrap();
-        symlink(file, libraries.join(format!("{name}.1"))).unwrap();
-    }
     let mut plugin = plugin(&machine, &server, &kubelet, &host);
     let _plugin = Started(plugin.env_remove("LD_LIBRARY_PATH").spawn().unwrap());
     kubelet.register().await;
@@ -232,4 +253,84 @@ async fn contexts_of_idle_cards_are_measured_with_the_hosts_driver() {
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// An agent whose host has driver files that its loader does not have, with two cards.
+struct UpdatedNode {
+    machine: Machine,
+    server: FakeApiServer,
+    host: PathBuf,
+    service: Plugin,
+    _plugin: (Started, FakeKubelet),
+}
+
+impl UpdatedNode {
+    async fn start(version: &str) -> Self {
+        let (machine, server, kubelet) =
+            (Machine::of(&cards_of(version, 2)), FakeApiServer::start(), FakeKubelet::default());
+        let (host, policy) = (machine.dir().join("host"), machine.dir().join("policy.toml"));
+        install_driver(&machine, &host, version);
+        load_driver(&machine, &host, 1);
+        fs::write(&policy, "default = \"whole\"\n").unwrap();
+        let mut plugin = plugin(&machine, &server, &kubelet, &host);
+        plugin.env_remove("LD_LIBRARY_PATH").arg("--policy").arg(policy);
+        let plugin = Started(plugin.spawn().unwrap());
+        let service = kubelet.register().await;
+        Self { machine, server, host, service, _plugin: (plugin, kubelet) }
+    }
+
+    fn slices(&self) -> Vec<Value> {
+        self.server.objects("resourceslices")
+    }
+
+    /// Prepares a claim on the only device that `of` accepts; the host paths that its containers mount.
+    async fn mounts(&self, claim: &str, of: impl Fn(&Value) -> bool) -> Vec<String> {
+        self.server.put(claim_on(&self.slices(), claim, of));
+        self.service.prepare(&[("default", claim, claim)]).await.remove(claim).unwrap().unwrap();
+        let spec = self.machine.dir().join(format!("cdi/aliquot.dev-claim-{claim}.json"));
+        let spec: Value = serde_json::from_slice(&fs::read(spec).unwrap()).unwrap();
+        let edits = [&spec["containerEdits"], &spec["devices"][0]["containerEdits"]];
+        let mounts = edits.into_iter().filter_map(|edits| edits["mounts"].as_array()).flatten();
+        mounts.map(|mount| mount["hostPath"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn cards_of(version: &str, count: usize) -> String {
+    let card = |number| format!("[[card]]\nuuid = \"GPU-a11c0de0-51a0-4c4d-8000-{number:012x}\"\n");
+    format!("driver = \"{version}\"\n{}", (0..count).map(card).collect::<String>())
+}
+
+/// Whether a device is of a card that a driver of this version serves.
+fn is_served_by(device: &Value, version: &str) -> bool {
+    let version = format!("\"{}\"", version.replace(".0", "."));
+    device["attributes"]["driverVersion"].to_string().contains(&version)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn update_of_the_driver_brings_its_files_to_containers() {
+    let (old, new) = ("580.65.06", "590.48.01");
+    let node = UpdatedNode::start(old).await;
+    let are_old =
+        |slices: &[Value]| devices(slices).filter(|d| is_served_by(d, old) && !is_tainted(d)).count() == 2;
+    node.server.wait_for("resourceslices", are_old).await;
+    let of = |mounts: &[String], version: &str| {
+        mounts.iter().filter(|path| path.ends_with(&format!(".so.{version}"))).count()
+    };
+    let second = |device: &Value| device["attributes"]["uuid"].to_string().contains("-000000000001");
+    let mounts = node.mounts("holder", second).await;
+    assert!(of(&mounts, old) >= 2 && of(&mounts, new) == 0, "{mounts:?}");
+
+    // The driver is gone for a while, longer than a look: no card is lost with it.
+    fs::remove_dir_all(node.host.join("usr")).unwrap();
+    load_driver(&node.machine, &node.host, 2);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(are_old(&node.slices()), "{:?}", node.slices());
+
+    node.machine.bench.write("node.toml", &cards_of(new, 2));
+    install_driver(&node.machine, &node.host, new);
+    let first_is_new =
+        |slices: &[Value]| devices(slices).any(|d| is_served_by(d, new) && !is_tainted(d) && !second(d));
+    node.server.wait_for("resourceslices", first_is_new).await;
+    let mounts = node.mounts("after", |device| !second(device)).await;
+    assert!(of(&mounts, new) >= 2 && of(&mounts, old) == 0, "{mounts:?}");
 }

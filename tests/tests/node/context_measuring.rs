@@ -147,8 +147,8 @@ struct Gauge {
 }
 
 impl ContextGauge for Gauge {
-    fn driver(&self) -> Option<&str> {
-        Some(DRIVER)
+    fn driver(&self) -> Option<String> {
+        Some(DRIVER.to_owned())
     }
 
     fn measure(&self, visible: &CardUuid) -> Result<Footprint, ContextSizeError> {

@@ -28,7 +28,6 @@ pub mod xid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -52,7 +51,7 @@ pub use watch::Watch;
 
 use ffi::{CreateFailure, Facts, Instance, Library};
 use probe::Discovery;
-use session::Session;
+use session::{ContainerFiles, DriverSource, Session};
 
 /// Device files that every tenant needs, beside the card's own.
 const COMMON_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
@@ -82,10 +81,6 @@ pub struct NvidiaNode {
     instances: Mutex<BTreeMap<(CardUuid, u32), Part>>,
     /// Why no card gives partitions, a card each.
     no_partitions: Vec<String>,
-    /// Files of the driver that containers mount; `None`: containers bring their own.
-    files: Option<DriverFiles>,
-    /// Why containers that were to get them do not.
-    no_files: Option<String>,
 }
 
 // === impl NvidiaNode ===
@@ -96,8 +91,7 @@ impl NvidiaNode {
     /// # Errors
     /// There is no driver, it is too old or damaged, or it has no card for us.
     pub fn open(catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
-        let session = Session::open(None, Path::new("/"));
-        Self::of(session.map_err(|fault| OpenError::of("initialise", fault))?, catalogue, None)
+        Self::of(Session::open(DriverSource::Loader)?, catalogue)
     }
 
     /// As [`NvidiaNode::open`], for containers: they get the driver's files from this place. Without a driver there, the loader's
@@ -106,20 +100,10 @@ impl NvidiaNode {
     /// # Errors
     /// As [`NvidiaNode::open`]; and a driver root that was named has no driver.
     pub fn open_for_containers(catalogue: &Catalogue, place: &HostRoots) -> Result<Arc<Self>, OpenError> {
-        let (file, files) = match DriverFiles::find(place) {
-            Ok(files) => (Some(files.management.clone()), Ok(files)),
-            Err(error) if place.driver.is_some() => return Err(OpenError::DriverRoot(error)),
-            Err(error) => (None, Err(error)),
-        };
-        let session = Session::open(file, &place.host);
-        Self::of(session.map_err(|fault| OpenError::of("initialise", fault))?, catalogue, Some(files))
+        Self::of(Session::open(DriverSource::Host(place.clone()))?, catalogue)
     }
 
-    fn of(
-        session: Session,
-        catalogue: &Catalogue,
-        files: Option<Result<DriverFiles, DriverRootError>>,
-    ) -> Result<Arc<Self>, OpenError> {
+    fn of(session: Session, catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
         let driver = session.driver();
         let major = driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_none_or(|major| major < DRIVER_MIN) {
@@ -134,8 +118,6 @@ impl NvidiaNode {
             changes: AtomicU64::new(0),
             instances: Mutex::default(),
             no_partitions: Vec::new(),
-            files: None,
-            no_files: None,
         };
         let found = node.look().map_err(|fault| OpenError::of("number of cards", fault))?;
         let Discovery { cards, models, facts, trouble } = found;
@@ -154,13 +136,6 @@ impl NvidiaNode {
         let none_gives = reasons.iter().all(Option::is_some);
         node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
         node.catalogue = node.catalogue.with_models(models);
-        match files {
-            None => {}
-            Some(Ok(files)) => node.files = Some(files),
-            Some(Err(error)) => {
-                node.no_files = Some(format!("containers get no driver libraries from here: {error}"));
-            }
-        }
         node.trouble = Mutex::new(trouble);
         Ok(Arc::new_cyclic(|own| Self { own: Weak::clone(own), ..node }))
     }
@@ -214,15 +189,19 @@ impl NvidiaNode {
         &self.catalogue
     }
 
-    /// The files of the driver that containers mount; `None`: they bring their own.
+    /// The files of the driver that containers mount; `None`: they bring their own. After an update of the driver they are those of
+    /// the new one, once a discovery has found it.
     #[must_use]
-    pub const fn files(&self) -> Option<&DriverFiles> {
-        self.files.as_ref()
+    pub fn files(&self) -> Option<Arc<DriverFiles>> {
+        match self.session.files() {
+            ContainerFiles::Found(files) => Some(files),
+            ContainerFiles::Own | ContainerFiles::Missing(_) => None,
+        }
     }
 
     /// Adds the driver's files to the device files, where containers get them from here.
     fn equipped(&self, access: DeviceAccess) -> DeviceAccess {
-        let Some(files) = &self.files else { return access };
+        let Some(files) = self.files() else { return access };
         let (name, value) = driver_root::NO_HOOK;
         let environment = vec![(name.to_owned(), value.to_owned())];
         DeviceAccess { mounts: files.mounts.clone(), environment, ..access }
@@ -370,8 +349,11 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn trouble(&self) -> Vec<String> {
-        let cards = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        cards.into_iter().chain(self.no_files.clone()).collect()
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let ContainerFiles::Missing(why) = self.session.files() {
+            trouble.push(format!("containers get no driver libraries from here: {why}"));
+        }
+        trouble
     }
 
     fn no_partitions(&self) -> Vec<String> {

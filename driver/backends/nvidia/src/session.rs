@@ -7,14 +7,19 @@
 //! ```
 //!
 //! Calls share the library; the change waits until none is in progress. A wait for events is short for that reason.
+//!
+//! An update of the driver brings other files. With each initialisation they are found and checked anew, for the library and for
+//! containers. Files that were found once are waited for: discovery fails until they are there again.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::driver_root::{DriverFiles, DriverRootError, HostRoots};
 use crate::ffi::{CreateFailure, Fault, Library, Profile};
+use crate::health::OpenError;
 
 /// Where the kernel shows the driver, below the host's root. Made anew with each load of it, with another number.
 const MODULE: &str = "sys/module/nvidia";
@@ -22,8 +27,7 @@ const MODULE: &str = "sys/module/nvidia";
 /// The library through all loads of the driver.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// The library's file; `None`: the one that the loader finds.
-    file: Option<PathBuf>,
+    source: DriverSource,
     /// Where the kernel shows the driver.
     module: PathBuf,
     loaded: RwLock<Loaded>,
@@ -33,26 +37,86 @@ pub(crate) struct Session {
     number: AtomicU64,
 }
 
+/// Where the driver's files are.
+#[derive(Clone, Debug)]
+pub(crate) enum DriverSource {
+    /// Where the loader finds them; containers bring their own.
+    Loader,
+    /// On a host, whose files containers get.
+    Host(HostRoots),
+}
+
+/// The driver's files for containers.
+#[derive(Clone, Debug)]
+pub(crate) enum ContainerFiles {
+    /// Containers bring their own.
+    Own,
+    /// Containers mount these.
+    Found(Arc<DriverFiles>),
+    /// The host has none, and why; the library is the loader's.
+    Missing(String),
+}
+
 /// One initialisation.
 #[derive(Debug)]
 struct Loaded {
     /// `None`: the driver is not there now.
     library: Option<Library>,
+    files: ContainerFiles,
     /// Version of the driver.
     driver: String,
     /// Number of the driver's load in the kernel.
     load: u64,
 }
 
+// === impl DriverSource ===
+
+impl DriverSource {
+    fn files(&self) -> Result<ContainerFiles, DriverRootError> {
+        let Self::Host(place) = self else { return Ok(ContainerFiles::Own) };
+        match DriverFiles::find(place) {
+            Ok(files) => Ok(ContainerFiles::Found(Arc::new(files))),
+            Err(error) if place.driver.is_some() => Err(error),
+            Err(error) => Ok(ContainerFiles::Missing(error.to_string())),
+        }
+    }
+
+    /// Where this process sees the host's root.
+    fn host(&self) -> &Path {
+        match self {
+            Self::Loader => Path::new("/"),
+            Self::Host(place) => &place.host,
+        }
+    }
+}
+
+// === impl ContainerFiles ===
+
+impl ContainerFiles {
+    /// The library that is among them.
+    fn library(&self) -> Option<&Path> {
+        match self {
+            Self::Found(files) => Some(&files.management),
+            Self::Own | Self::Missing(_) => None,
+        }
+    }
+}
+
 // === impl Session ===
 
 impl Session {
-    /// Loads and initialises the library. The kernel shows its driver below `host`, or below `/` if it does not.
-    pub(crate) fn open(file: Option<PathBuf>, host: &Path) -> Result<Self, Fault> {
-        let seen = host.join(MODULE);
+    /// Loads and initialises the library.
+    ///
+    /// # Errors
+    /// [`OpenError::DriverRoot`] if a driver root that was named has no driver; else why the library serves no driver.
+    pub(crate) fn open(source: DriverSource) -> Result<Self, OpenError> {
+        // The kernel shows its driver below the host's root, or below `/` if it does not.
+        let seen = source.host().join(MODULE);
         let module = if seen.exists() { seen } else { Path::new("/").join(MODULE) };
-        let loaded = RwLock::new(Loaded::open(file.as_deref(), &module)?);
-        Ok(Self { file, module, loaded, is_stale: AtomicBool::new(false), number: AtomicU64::new(1) })
+        let files = source.files().map_err(OpenError::DriverRoot)?;
+        let loaded = Loaded::open(files, &module).map_err(|fault| OpenError::of("initialise", fault))?;
+        let (loaded, number) = (RwLock::new(loaded), AtomicU64::new(1));
+        Ok(Self { source, module, loaded, is_stale: AtomicBool::new(false), number })
     }
 
     /// Calls the library.
@@ -86,10 +150,25 @@ impl Session {
         }
         // It is shut down first: the library counts its initialisations.
         loaded.library = None;
-        *loaded = Loaded::open(self.file.as_deref(), &self.module)?;
+        let files = self.files_again(&loaded.files)?;
+        *loaded = Loaded::open(files, &self.module)?;
         self.is_stale.store(false, Ordering::Release);
         self.number.fetch_add(1, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// The files of the driver that there is now.
+    fn files_again(&self, before: &ContainerFiles) -> Result<ContainerFiles, Fault> {
+        match (self.source.files(), before) {
+            (Err(error), _) => Err(Fault::NotLoaded(error.to_string())),
+            (Ok(ContainerFiles::Missing(why)), ContainerFiles::Found(_)) => Err(Fault::NotLoaded(why)),
+            (Ok(files), _) => Ok(files),
+        }
+    }
+
+    /// The driver's files, as the latest initialisation found them.
+    pub(crate) fn files(&self) -> ContainerFiles {
+        self.loaded.read().unwrap_or_else(PoisonError::into_inner).files.clone()
     }
 
     /// Number of the initialisation: handles of an earlier one are void.
@@ -124,12 +203,12 @@ impl Session {
 // === impl Loaded ===
 
 impl Loaded {
-    fn open(file: Option<&Path>, module: &Path) -> Result<Self, Fault> {
+    fn open(files: ContainerFiles, module: &Path) -> Result<Self, Fault> {
         // Before the library looks: a driver that is loaded meanwhile is another one.
         let load = number_of(module);
-        let library = file.map_or_else(Library::load, Library::load_from)?;
+        let library = files.library().map_or_else(Library::load, Library::load_from)?;
         let driver = library.driver()?;
-        Ok(Self { library: Some(library), driver, load })
+        Ok(Self { library: Some(library), files, driver, load })
     }
 }
 
