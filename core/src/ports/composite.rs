@@ -7,7 +7,7 @@ use super::{
     BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, ExpectedPartition, LivePartition,
     PartitionAt, Samples,
 };
-use crate::card::{Card, Inventory};
+use crate::card::{Card, Health, Inventory};
 use crate::health::{Harm, Meaning};
 use crate::id::CardUuid;
 use crate::partition::Part;
@@ -23,7 +23,7 @@ pub struct Member {
 }
 
 /// Several backends as one. Each call goes to the backend that owns the card. A backend that fails takes only its own cards
-/// out of service: discovery leaves them out and reports the failure in [`DeviceBackend::trouble`].
+/// out of service: discovery reports them as it found them last, unhealthy, and the failure in [`DeviceBackend::trouble`].
 pub struct Composite {
     members: Vec<Member>,
     /// Vendors that are out of service as a whole, one line each.
@@ -32,6 +32,8 @@ pub struct Composite {
     owners: RwLock<BTreeMap<CardUuid, usize>>,
     /// What failed at the latest discovery, by member.
     failed: RwLock<BTreeMap<usize, String>>,
+    /// The cards of each member, as it found them last.
+    last: RwLock<BTreeMap<usize, Vec<Card>>>,
 }
 
 // === impl Composite ===
@@ -40,7 +42,8 @@ impl Composite {
     /// Joins backends. Cards keep the order of the backends.
     #[must_use]
     pub fn new(members: Vec<Member>) -> Self {
-        Self { members, closed: Vec::new(), owners: RwLock::default(), failed: RwLock::default() }
+        let (owners, failed, last) = (RwLock::default(), RwLock::default(), RwLock::default());
+        Self { members, closed: Vec::new(), owners, failed, last }
     }
 
     /// The same, with vendors that could not be opened; one line each.
@@ -89,6 +92,15 @@ impl Composite {
         };
     }
 
+    /// The cards of a member that cannot be asked now. None of their partitions is known to exist.
+    fn silent(&self, index: usize) -> Vec<Card> {
+        let failed = self.failed.read().unwrap_or_else(PoisonError::into_inner).get(&index).cloned();
+        let health = Health::Unhealthy(failed.unwrap_or_default());
+        let last = self.last.read().unwrap_or_else(PoisonError::into_inner);
+        let cards = last.get(&index).into_iter().flatten().cloned();
+        cards.map(|card| Card { health: health.clone(), found: Vec::new(), ..card }).collect()
+    }
+
     /// Asks every member. Fails only if all of them fail.
     fn of_all<T>(
         &self,
@@ -118,10 +130,17 @@ impl Composite {
 impl DeviceBackend for Composite {
     fn discover(&self) -> Result<Inventory, BackendError> {
         let mut cards: Vec<Card> = Vec::new();
-        for (index, inventory) in self.of_all(|backend| backend.discover())? {
+        let answers: Vec<(usize, Inventory)> = self.of_all(|backend| backend.discover())?;
+        let found: BTreeMap<usize, Vec<Card>> =
+            answers.into_iter().map(|(index, inventory)| (index, inventory.cards)).collect();
+        let all: Vec<Vec<Card>> = (0..self.members.len())
+            .map(|index| found.get(&index).cloned().unwrap_or_else(|| self.silent(index)))
+            .collect();
+        self.last.write().unwrap_or_else(PoisonError::into_inner).extend(found);
+        for (index, of_member) in all.into_iter().enumerate() {
             // Each vendor counts its cards from 0; on the node every card has its own number.
             let first = cards.iter().map(|card| card.index.saturating_add(1)).max().unwrap_or(0);
-            for card in inventory.cards {
+            for card in of_member {
                 self.learn(&card.uuid, index);
                 cards.push(Card { index: card.index.saturating_add(first), ..card });
             }
@@ -222,7 +241,11 @@ impl DeviceBackend for Composite {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+    use crate::card::Topology;
+    use crate::catalogue::{CardIdentity, Catalogue};
 
     struct Broken;
 
@@ -290,6 +313,67 @@ mod tests {
         assert_eq!(both.trouble(), trouble);
         let card = CardUuid::new("GPU-1").unwrap();
         assert!(matches!(both.access(&card, &Part::Card), Err(BackendError::UnknownCard(_))));
+    }
+
+    /// A vendor with one card, which can be asked while `answers`.
+    struct Flaky {
+        answers: AtomicBool,
+    }
+
+    impl DeviceBackend for Flaky {
+        fn discover(&self) -> Result<Inventory, BackendError> {
+            if !self.answers.load(Ordering::Relaxed) {
+                return broken();
+            }
+            let catalogue = Catalogue::embedded();
+            let card = catalogue.resolve("nvidia-t4-16gb")[0].card(CardIdentity {
+                uuid: CardUuid::new("GPU-1").unwrap(),
+                index: 0,
+                product_name: None,
+                memory: None,
+                driver_version: "1".to_owned(),
+                pci: None,
+                pcie_root: None,
+                numa_node: None,
+                topology: Topology::default(),
+                mode: None,
+                health: Health::Healthy,
+                found: Vec::new(),
+            });
+            Ok(Inventory { cards: vec![card] })
+        }
+
+        fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
+            broken()
+        }
+
+        fn create_partition(&self, _: &PartitionAt) -> Result<LivePartition, BackendError> {
+            broken()
+        }
+
+        fn destroy_partition(&self, _: &PartitionAt, _: &ExpectedPartition) -> Result<(), BackendError> {
+            broken()
+        }
+
+        fn access(&self, _: &CardUuid, _: &Part) -> Result<DeviceAccess, BackendError> {
+            broken()
+        }
+    }
+
+    #[test]
+    fn cards_of_a_vendor_that_fails_stay_unhealthy_until_it_answers() {
+        let flaky = Arc::new(Flaky { answers: AtomicBool::new(true) });
+        let both = Composite::new(vec![member("one", Arc::clone(&flaky)), member("two", Empty)]);
+        let well = both.discover().unwrap();
+        assert_eq!(well.cards[0].health, Health::Healthy);
+        flaky.answers.store(false, Ordering::Relaxed);
+        let mut silent = both.discover().unwrap();
+        let why = "one: out of service: library: the hardware is busy; try again";
+        assert_eq!(silent.cards[0].health, Health::Unhealthy(why.to_owned()));
+        silent.cards[0].health = Health::Healthy;
+        assert_eq!(silent, well);
+        flaky.answers.store(true, Ordering::Relaxed);
+        assert_eq!(both.discover().unwrap(), well);
     }
 
     #[test]
