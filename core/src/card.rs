@@ -45,7 +45,9 @@ pub struct Card {
     pub supply: Supply,
     /// Whether it works.
     pub health: Health,
-    /// What was noted of the whole card; of a card that the backend alone finds broken, nothing.
+    /// Whether its driver lists it.
+    pub listing: Listing,
+    /// What was noted of the whole card, and its loss if the driver reports that; of another failed query, nothing.
     pub noted: BTreeSet<NotedFault>,
     /// Parts of it that accept no new claims, though the card works.
     pub unwell: Vec<Unwell>,
@@ -107,6 +109,16 @@ pub enum Health {
     Healthy,
     /// It does not; the text says why and is shown to people.
     Unhealthy(String),
+}
+
+/// Whether a card's driver lists it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Listing {
+    /// It does, whether or not the card works.
+    #[default]
+    Listed,
+    /// It did, and does not now. The card counts for as long as claims hold parts of it.
+    Unlisted,
 }
 
 /// A part that accepts no new claims.

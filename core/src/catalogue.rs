@@ -21,7 +21,7 @@ mod names;
 mod table;
 mod text;
 
-use crate::card::{Card, Health, Mode, Partitioning, Supply, Topology};
+use crate::card::{Card, Health, Listing, Mode, Partitioning, Supply, Topology};
 use crate::id::{CardUuid, ModelId, PciAddress, TemplateName, Vendor};
 use crate::partition::{Certainty, Part, PartitionTable, ShareSupport};
 use crate::units::Bytes;
@@ -367,6 +367,7 @@ impl CardModel {
             partitioning,
             supply: Supply::All,
             health,
+            listing: Listing::Listed,
             noted: Default::default(),
             unwell: Vec::new(),
             found: identity.found,

@@ -250,7 +250,12 @@ pub enum Rediscovery {
 /// Holds what was seen against the cards of an inventory.
 pub fn hold_against(inventory: &mut Inventory, notes: &Notes, found: Rediscovery, codes: &dyn Codes) {
     for card in &mut inventory.cards {
-        for unwell in notes.held_against(&card.uuid, found, codes) {
+        let held = notes.held_against(&card.uuid, found, codes);
+        if held.iter().any(|unwell| unwell.fault == NotedFault::Lost) {
+            // The notes have cause and time of the loss; its backend knows only that the card does not answer.
+            card.health = Health::Healthy;
+        }
+        for unwell in held {
             hold_one(card, unwell);
         }
     }

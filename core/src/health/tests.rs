@@ -117,6 +117,17 @@ fn a_card_that_was_lost_and_answers_again_was_reset() {
 }
 
 #[test]
+fn noted_loss_gives_an_unanswering_card_cause_and_time() {
+    let mut inventory = Inventory { cards: vec![card()] };
+    inventory.cards[0].health = Health::Unhealthy("no answer".to_owned());
+    let why = |inventory: &Inventory| inventory.cards[0].why_unwell(&Part::Card).unwrap().to_owned();
+    hold_against(&mut inventory, &noted(&[(Part::Card, Cause::Code(2))]), Rediscovery::Described, &Table);
+    assert_eq!(why(&inventory), "no answer");
+    hold_against(&mut inventory, &noted(&[(Part::Card, Cause::Lost)]), Rediscovery::Described, &Table);
+    assert!(why(&inventory).starts_with("lost: it answers no more, seen on 2001-"), "{}", why(&inventory));
+}
+
+#[test]
 fn endless_events_are_bounded_and_keep_their_first_time() {
     let mut notes = Notes::default();
     let of = |card: u64| Subject { card: CardUuid::new(format!("GPU-{card}")).unwrap(), part: Part::Card };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use aliquot_core::card::Inventory;
+use aliquot_core::card::{Inventory, Listing};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::ClaimUid;
@@ -158,8 +158,12 @@ impl State {
         self.ledger.as_ref().map(|accounts| accounts.cards.clone())
     }
 
-    /// The cards, with only foreign partitions in `found`.
+    /// The cards, with only foreign partitions in `found`. One that its driver does not list any more is among them as long as a
+    /// claim holds part of it.
     pub(super) fn without_ours(&self, mut inventory: Inventory) -> Inventory {
+        inventory.cards.retain(|card| {
+            card.listing == Listing::Listed || self.grants().any(|grant| grant.card == card.uuid)
+        });
         for card in &mut inventory.cards {
             let uuid = card.uuid.clone();
             card.found.retain(|part| {

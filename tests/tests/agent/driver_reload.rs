@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 /// Errors of a card's memory, and of a program.
 const OF_THE_CARD: u64 = 48;
-const OF_A_PROGRAM: u64 = 13;
+pub(super) const OF_A_PROGRAM: u64 = 13;
 
 /// Puts another driver under the library and into the kernel.
 fn load_driver(machine: &Machine, host: &Path, number: u32) {
@@ -38,7 +38,7 @@ fn load_driver(machine: &Machine, host: &Path, number: u32) {
 }
 
 /// A program that does not outlive its test.
-struct Started(Child);
+pub(super) struct Started(pub(super) Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
@@ -55,7 +55,12 @@ fn start(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet) -> (S
     (Started(plugin(machine, server, kubelet, &host).spawn().unwrap()), host)
 }
 
-fn plugin(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet, host: &Path) -> Command {
+pub(super) fn plugin(
+    machine: &Machine,
+    server: &FakeApiServer,
+    kubelet: &FakeKubelet,
+    host: &Path,
+) -> Command {
     let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
     plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
     plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(host);
@@ -110,7 +115,7 @@ async fn looks_without_a_change_enumerate_no_cards() {
 }
 
 /// Reports an error until the agent has noted it.
-async fn report(machine: &Machine, card: &Card, xid: u64) {
+pub(super) async fn report(machine: &Machine, card: &Card, xid: u64) {
     let (began, noted) = (Instant::now(), format!("code {xid} "));
     while !fs::read_to_string(machine.state().join("health")).is_ok_and(|notes| notes.contains(&noted)) {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing is noted");
@@ -119,12 +124,12 @@ async fn report(machine: &Machine, card: &Card, xid: u64) {
     }
 }
 
-fn devices(slices: &[Value]) -> impl Iterator<Item = &Value> {
+pub(super) fn devices(slices: &[Value]) -> impl Iterator<Item = &Value> {
     slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten()
 }
 
 /// A claim to which the first device of a card is allocated; its UID is its name.
-fn claim_on(slices: &[Value], claim: &str, of: impl Fn(&Value) -> bool) -> Value {
+pub(super) fn claim_on(slices: &[Value], claim: &str, of: impl Fn(&Value) -> bool) -> Value {
     let device = devices(slices).find(|device| of(device)).unwrap();
     let pool = &slices[0]["spec"]["pool"]["name"];
     let result = json!({"request": "r", "driver": "aliquot.dev", "pool": pool, "device": device["name"]});
@@ -255,7 +260,7 @@ async fn contexts_of_idle_cards_are_measured_with_the_hosts_driver() {
     }
 }
 
-/// An agent whose host has driver files that its loader does not have, with two cards.
+/// An agent whose host has driver files that its loader does not have, with two cards of which the second goes with the update.
 struct UpdatedNode {
     machine: Machine,
     server: FakeApiServer,
@@ -271,7 +276,7 @@ impl UpdatedNode {
         let (host, policy) = (machine.dir().join("host"), machine.dir().join("policy.toml"));
         install_driver(&machine, &host, version);
         load_driver(&machine, &host, 1);
-        fs::write(&policy, "default = \"whole\"\n").unwrap();
+        fs::write(&policy, "default = \"whole\"\nevict = [\"lost\"]\n").unwrap();
         let mut plugin = plugin(&machine, &server, &kubelet, &host);
         plugin.env_remove("LD_LIBRARY_PATH").arg("--policy").arg(policy);
         let plugin = Started(plugin.spawn().unwrap());
@@ -326,11 +331,19 @@ async fn update_of_the_driver_brings_its_files_to_containers() {
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(are_old(&node.slices()), "{:?}", node.slices());
 
-    node.machine.bench.write("node.toml", &cards_of(new, 2));
+    node.machine.bench.write("node.toml", &cards_of(new, 1));
     install_driver(&node.machine, &node.host, new);
     let first_is_new =
         |slices: &[Value]| devices(slices).any(|d| is_served_by(d, new) && !is_tainted(d) && !second(d));
     node.server.wait_for("resourceslices", first_is_new).await;
     let mounts = node.mounts("after", |device| !second(device)).await;
     assert!(of(&mounts, new) >= 2 && of(&mounts, old) == 0, "{mounts:?}");
+    // The card that is gone is kept for its claim, which no policy ends.
+    let slices = node.slices();
+    let kept: Vec<&Value> = devices(&slices).filter(|device| second(device)).collect();
+    assert_eq!((kept.len(), kept[0]["taints"].as_array().unwrap().len()), (1, 1), "{kept:?}");
+    assert_eq!(kept[0]["taints"][0]["effect"], json!("NoSchedule"));
+    assert_eq!(node.service.unprepare(&[("default", "holder", "holder")]).await["holder"], "");
+    let is_gone = |slices: &[Value]| first_is_new(slices) && !devices(slices).any(second);
+    node.server.wait_for("resourceslices", is_gone).await;
 }

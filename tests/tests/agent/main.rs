@@ -11,6 +11,7 @@ mod health;
 mod hostile_names;
 mod kubelet_protocol;
 mod metrics;
+mod nvidia_cards;
 mod publisher;
 mod random_calls;
 mod rolling_update;

@@ -8,6 +8,9 @@ use crate::ffi::Fault;
 /// The oldest driver with every library function in use.
 pub const DRIVER_MIN: u32 = 510;
 
+/// What helps a lost card.
+const RESET: &str = "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the machine";
+
 /// Why a machine has no NVIDIA cards for us.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -96,6 +99,18 @@ pub(crate) fn error(what: String, fault: Fault) -> BackendError {
     }
 }
 
+/// The same of a card that does not answer.
+pub(crate) fn unread(what: String, fault: Fault) -> BackendError {
+    match &fault {
+        Fault::Code { code, text } if fault.is_lost() => BackendError::Vendor {
+            what,
+            code: i32::try_from(*code).unwrap_or(i32::MAX),
+            message: format!("{text}: {RESET}"),
+        },
+        _ => error(what, fault),
+    }
+}
+
 /// The same of something that not every user may do.
 pub(crate) fn refused(what: String, fault: Fault) -> BackendError {
     match fault {
@@ -111,9 +126,7 @@ pub(crate) fn refused(what: String, fault: Fault) -> BackendError {
 /// What is wrong with a card that does not answer.
 pub(crate) fn unanswered(fault: &Fault) -> String {
     if fault.is_lost() {
-        return format!(
-            "{fault}: stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the machine"
-        );
+        return format!("{fault}: {RESET}");
     }
     format!("{fault}: see what nvidia-smi and the kernel's log say of it")
 }

@@ -11,7 +11,7 @@
 //! instances are made and destroyed as the journal says. Shares are held by the shim in the tenants' processes.
 //!
 //! - Each call queries the library anew, and `session` initialises the library anew after a reload of the driver. A card
-//!   without an answer is named with the reason; the others are reported.
+//!   without an answer is named with the reason, and reported as `known` has it; the others are reported as they are.
 //! - A card in MIG mode offers partitions and nothing else, to users with the right to create instances.
 //!   Instances made outside Aliquot are left alone. A card with an unreadable mode accepts no claims.
 //! - A card outside the catalogue gets a model made from what the library reports.
@@ -19,6 +19,7 @@
 pub mod driver_root;
 mod ffi;
 mod health;
+mod known;
 mod partition;
 mod probe;
 mod session;
@@ -29,10 +30,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use aliquot_core::card::{Card, Health, Inventory};
+use aliquot_core::card::{Card, Health, Inventory, Listing};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::health::{Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, Vendor};
@@ -49,8 +50,10 @@ pub use ffi::context::{Context, NoContext, Probe};
 pub use health::{DRIVER_MIN, OpenError};
 pub use watch::Watch;
 
-use ffi::{CreateFailure, Facts, Instance, Library};
-use probe::Discovery;
+use ffi::{CreateFailure, Facts, Library};
+use known::KnownCards;
+use partition::OneCard;
+use probe::{Discovery, Unread};
 use session::{ContainerFiles, DriverSource, Session};
 
 /// Device files that every tenant needs, beside the card's own.
@@ -71,8 +74,10 @@ pub struct NvidiaNode {
     own: Weak<Self>,
     session: Session,
     catalogue: Catalogue,
-    /// What is wrong with cards that the latest discovery left out.
+    /// What is wrong with cards that the latest discovery did not read.
     trouble: Mutex<Vec<String>>,
+    /// The cards as they were last read in full.
+    known: Mutex<KnownCards>,
     /// Whether the latest discovery read every card in full.
     is_whole: AtomicBool,
     /// Goes up with every partition that is made or destroyed here, and every loss that a card reports.
@@ -114,16 +119,19 @@ impl NvidiaNode {
             session,
             catalogue: catalogue.clone(),
             trouble: Mutex::default(),
+            known: Mutex::default(),
             is_whole: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             instances: Mutex::default(),
             no_partitions: Vec::new(),
         };
         let found = node.look().map_err(|fault| OpenError::of("number of cards", fault))?;
-        let Discovery { cards, models, facts, trouble } = found;
-        if cards.is_empty() {
+        let trouble = found.trouble();
+        if found.cards.is_empty() {
             return Err(OpenError::NoCards { trouble });
         }
+        node.known().report(&found);
+        let Discovery { models, facts, .. } = found;
         let why = |facts: &ffi::Facts| {
             let because = match &facts.mig {
                 Ok(mode) => mode.no_partitions(facts.index),
@@ -157,17 +165,33 @@ impl NvidiaNode {
 
     /// One card, and what was read of it. The others are not asked: one that hangs delays nothing here.
     fn card(&self, uuid: &CardUuid) -> Result<(Card, Facts), BackendError> {
-        let failed = |fault| health::error(format!("find card {uuid}"), fault);
-        self.session.refresh().map_err(failed)?;
+        self.refresh_for(uuid)?;
+        match self.read(uuid) {
+            Ok(read) => read.ok_or_else(|| BackendError::UnknownCard(uuid.clone())),
+            Err(fault) => Err(health::unread(format!("find card {uuid}"), fault)),
+        }
+    }
+
+    /// Initialises the library anew if that is due, before a card is asked.
+    fn refresh_for(&self, card: &CardUuid) -> Result<(), BackendError> {
+        self.session.refresh().map_err(|fault| health::error(format!("find card {card}"), fault))
+    }
+
+    /// One card, as it is now; `None`: the driver does not list it, or it is none of ours.
+    fn read(&self, uuid: &CardUuid) -> Result<Option<(Card, Facts)>, Fault> {
         let facts = match self.session.call(|library| library.facts_of(uuid.as_str())) {
-            Err(fault) if fault.is_nothing() => return Err(BackendError::UnknownCard(uuid.clone())),
-            facts => facts.map_err(failed)?,
+            Err(fault) if fault.is_nothing() => return Ok(None),
+            facts => facts?,
         };
         let mut found = Discovery::default();
         found.add(facts.index, Ok(facts), &self.session.driver(), &self.catalogue);
         self.remember(&found);
         let mut both = found.cards.into_iter().zip(found.facts);
-        both.find(|(card, _)| card.uuid == *uuid).ok_or_else(|| BackendError::UnknownCard(uuid.clone()))
+        Ok(both.find(|(card, _)| card.uuid == *uuid))
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownCards> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The vendor of these cards.
@@ -221,14 +245,25 @@ impl DeviceBackend for NvidiaNode {
     fn discover(&self) -> Result<Inventory, BackendError> {
         self.is_whole.store(false, Ordering::Release);
         let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
-        let is_well = |card: &Card| card.health == Health::Healthy;
-        self.is_whole.store(found.trouble.is_empty() && found.cards.iter().all(is_well), Ordering::Release);
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found.trouble;
-        Ok(Inventory { cards: found.cards })
+        let cards = self.known().report(&found);
+        // One that is not listed is for long: it does not make each look a discovery.
+        let is_read = |card: &Card| card.health == Health::Healthy || card.listing == Listing::Unlisted;
+        self.is_whole.store(found.unread.is_empty() && cards.iter().all(is_read), Ordering::Release);
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found.trouble();
+        Ok(Inventory { cards })
     }
 
     fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
-        Ok(self.card(card)?.0)
+        self.refresh_for(card)?;
+        match self.read(card) {
+            Ok(Some((read, _))) => Ok(self.known().merge(&read)),
+            Ok(None) => Err(BackendError::UnknownCard(card.clone())),
+            Err(fault) => {
+                let unread = Unread::of(0, &fault);
+                let known = self.known().unread(card, &unread).filter(|_| !fault.is_uninitialised());
+                known.ok_or_else(|| health::unread(format!("find card {card}"), fault))
+            }
+        }
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {
@@ -393,49 +428,6 @@ struct ChangeMark<'n>(&'n AtomicU64);
 impl Drop for ChangeMark<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-/// A card with what its driver says of it.
-struct OneCard<'a> {
-    card: &'a Card,
-    facts: &'a Facts,
-}
-
-// === impl OneCard ===
-
-impl<'a> OneCard<'a> {
-    fn instances(&self) -> &'a [Instance] {
-        match self.facts.cut() {
-            Some(Ok(cut)) => &cut.instances,
-            Some(Err(_)) | None => &[],
-        }
-    }
-
-    /// The instance that lies where a partition is to lie and is of its template, with or without compute instances.
-    fn at(&self, at: &PartitionAt) -> Option<&'a Instance> {
-        let table = self.card.table()?;
-        let part = at.part();
-        self.instances().iter().find(|instance| partition::part_of(instance, table).as_ref() == Some(&part))
-    }
-
-    /// The instance's identity; `None`: programs cannot reach it, it has no compute instance.
-    fn handle(&self, instance: &Instance) -> Option<PartitionHandle> {
-        let uuid = CardUuid::new(instance.uuid.as_deref()?).ok()?;
-        Some(PartitionHandle { id: instance.id, uuid })
-    }
-
-    fn partition_at(&self, at: &PartitionAt) -> Option<LivePartition> {
-        Some(LivePartition { at: at.clone(), handle: self.handle(self.at(at)?)? })
-    }
-
-    fn partitions(&self) -> Vec<LivePartition> {
-        let live = |instance: &Instance| {
-            let part = partition::part_of(instance, self.card.table()?)?;
-            let at = PartitionAt::of(&self.card.uuid, &part)?;
-            Some(LivePartition { at, handle: self.handle(instance)? })
-        };
-        self.instances().iter().filter_map(live).collect()
     }
 }
 

@@ -10,14 +10,15 @@
 //! Templates, sizes and places are what the driver says; the catalogue has the names where the driver has none. A partition is a
 //! GPU instance with one compute instance that has all of it.
 
-use aliquot_core::id::{CounterName, TemplateName};
+use aliquot_core::card::Card;
+use aliquot_core::id::{CardUuid, CounterName, TemplateName};
 use aliquot_core::partition::{
     CounterVector, Isolation, Part, PartitionTable, Placement, PlacementName, ShareSupport, Template,
 };
-use aliquot_core::ports::PartitionAt;
+use aliquot_core::ports::{LivePartition, PartitionAt, PartitionHandle};
 use aliquot_core::units::{Bytes, Cores, Fraction};
 
-use crate::ffi::{Fault, Instance, MigLayout, Profile};
+use crate::ffi::{Facts, Fault, Instance, MigLayout, Profile};
 
 /// Counters of engines, in the order of [`Profile::engines`].
 const ENGINES: [&str; 5] = ["copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines"];
@@ -198,6 +199,49 @@ pub(crate) fn taken(instances: &[Instance], (start, size): (u32, u32)) -> Option
     };
     let first = (start..start.saturating_add(size)).find(|slot| instances.iter().any(|i| covers(i, *slot)));
     slot_counter(first?).ok()
+}
+
+/// A card with what its driver says of it.
+pub(crate) struct OneCard<'a> {
+    pub(crate) card: &'a Card,
+    pub(crate) facts: &'a Facts,
+}
+
+// === impl OneCard ===
+
+impl<'a> OneCard<'a> {
+    fn instances(&self) -> &'a [Instance] {
+        match self.facts.cut() {
+            Some(Ok(cut)) => &cut.instances,
+            Some(Err(_)) | None => &[],
+        }
+    }
+
+    /// The instance that lies where a partition is to lie and is of its template, with or without compute instances.
+    pub(crate) fn at(&self, at: &PartitionAt) -> Option<&'a Instance> {
+        let table = self.card.table()?;
+        let part = at.part();
+        self.instances().iter().find(|instance| part_of(instance, table).as_ref() == Some(&part))
+    }
+
+    /// The instance's identity; `None`: programs cannot reach it, it has no compute instance.
+    pub(crate) fn handle(&self, instance: &Instance) -> Option<PartitionHandle> {
+        let uuid = CardUuid::new(instance.uuid.as_deref()?).ok()?;
+        Some(PartitionHandle { id: instance.id, uuid })
+    }
+
+    pub(crate) fn partition_at(&self, at: &PartitionAt) -> Option<LivePartition> {
+        Some(LivePartition { at: at.clone(), handle: self.handle(self.at(at)?)? })
+    }
+
+    pub(crate) fn partitions(&self) -> Vec<LivePartition> {
+        let live = |instance: &Instance| {
+            let part = part_of(instance, self.card.table()?)?;
+            let at = PartitionAt::of(&self.card.uuid, &part)?;
+            Some(LivePartition { at, handle: self.handle(instance)? })
+        };
+        self.instances().iter().filter_map(live).collect()
+    }
 }
 
 #[cfg(test)]

@@ -21,19 +21,51 @@ const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 /// Unit of memory that can be handed out.
 const MEMORY_STEP: u64 = 1 << 20;
 
-/// What discovery comes to: cards in the order of the library, and what is wrong with those that are left out.
+/// What discovery comes to: cards in the order of the library, and what is wrong at places without one.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     pub(crate) cards: Vec<Card>,
     /// Their models as they are here: with the memory that was read, and with partitions where a card gives them.
     pub(crate) models: Vec<CardModel>,
     pub(crate) facts: Vec<Facts>,
-    pub(crate) trouble: Vec<String>,
+    pub(crate) unread: Vec<Unread>,
+}
+
+/// A place in the library's list of which no card was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    pub(crate) index: u32,
+    pub(crate) loss: Loss,
+    pub(crate) why: String,
+}
+
+/// Whether the driver says that a card is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// It does: the card is off the bus, or of no use until its reset.
+    Reported,
+    /// It does not.
+    Unknown,
+}
+
+// === impl Unread ===
+
+impl Unread {
+    /// A card that does not answer.
+    pub(crate) fn of(index: u32, fault: &Fault) -> Self {
+        let loss = if fault.is_lost() { Loss::Reported } else { Loss::Unknown };
+        Self { index, loss, why: unanswered(fault) }
+    }
 }
 
 // === impl Discovery ===
 
 impl Discovery {
+    /// What is wrong at places without a card, one line each.
+    pub(crate) fn trouble(&self) -> Vec<String> {
+        self.unread.iter().map(|Unread { index, why, .. }| format!("card {index}: {why}")).collect()
+    }
+
     /// Adds what was found at an index.
     pub(crate) fn add(
         &mut self,
@@ -44,8 +76,7 @@ impl Discovery {
     ) {
         let facts = match facts {
             Ok(facts) => facts,
-            // Without an answer the card cannot be identified, so it cannot be one of ours.
-            Err(fault) => return self.trouble.push(format!("card {index}: {}", unanswered(&fault))),
+            Err(fault) => return self.unread.push(Unread::of(index, &fault)),
         };
         match card(&facts, driver, catalogue) {
             Ok((card, mut model)) => {
@@ -64,7 +95,7 @@ impl Discovery {
                 self.cards.push(card);
                 self.facts.push(facts);
             }
-            Err(why) => self.trouble.push(format!("card {index}: {why}")),
+            Err(why) => self.unread.push(Unread { index, loss: Loss::Unknown, why }),
         }
     }
 }
@@ -276,11 +307,11 @@ mod tests {
             [(unsized_card, "memory: found no size"), (nothing, "memory: found 0 bytes"), (unnamed, "../GPU")]
         {
             let found = found(facts);
-            assert!(found.cards.is_empty() && found.trouble[0].contains(words), "{found:?}");
+            assert!(found.cards.is_empty() && found.trouble()[0].contains(words), "{found:?}");
         }
         let mut gone = Discovery::default();
         gone.add(1, Err(lost), "580.65.06", &Catalogue::embedded());
-        assert!(gone.trouble[0].starts_with("card 1: NVML error 15: lost: "), "{gone:?}");
+        assert!(gone.trouble()[0].starts_with("card 1: NVML error 15: lost: "), "{gone:?}");
     }
 
     #[test]

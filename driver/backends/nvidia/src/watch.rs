@@ -10,10 +10,11 @@ use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{BackendError, CardEvent, CardEvents};
 
+use crate::NvidiaNode;
 use crate::ffi::{Event, EventSet, Fault};
 use crate::health;
+use crate::partition::OneCard;
 use crate::probe::Discovery;
-use crate::{NvidiaNode, OneCard};
 
 /// Longest wait in the library, which cannot be initialised anew meanwhile.
 const WAIT: Duration = Duration::from_secs(5);
