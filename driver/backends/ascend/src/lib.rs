@@ -18,6 +18,7 @@
 mod access;
 mod ffi;
 mod health;
+mod known;
 pub mod npu_smi;
 mod partition;
 mod probe;
@@ -50,6 +51,7 @@ pub use watch::Watch;
 use access::NpuAccess;
 use ffi::{ChipAt, Facts, Library};
 use health::Debounce;
+use known::{KnownChips, Look, SilentChip};
 use probe::{DiscoveredChip, Machine};
 
 /// How often, and how far apart, a call is repeated that may succeed soon.
@@ -72,8 +74,10 @@ pub struct AscendNode {
     known: Catalogue,
     /// The same with what is offered here.
     catalogue: Catalogue,
-    /// What is wrong with chips that the latest discovery left out.
+    /// What is wrong with chips that the latest discovery did not read.
     trouble: Mutex<Vec<String>>,
+    /// The chips as they were last read.
+    chips: Mutex<KnownChips>,
     no_partitions: Vec<String>,
     debounce: Debounce,
     /// Templates that the driver does not know, by model.
@@ -86,12 +90,6 @@ pub struct AscendNode {
     changed: AtomicU64,
     /// One lock a chip: its changes run one after the other.
     changes: Mutex<BTreeMap<ChipAt, Arc<Mutex<()>>>>,
-}
-
-/// All chips as they are now, and what is wrong with those that are left out.
-struct Look {
-    found: Vec<DiscoveredChip>,
-    trouble: Vec<String>,
 }
 
 // === impl AscendNode ===
@@ -111,6 +109,7 @@ impl AscendNode {
             known: catalogue.clone(),
             catalogue: catalogue.clone(),
             trouble: Mutex::default(),
+            chips: Mutex::default(),
             no_partitions: Vec::new(),
             debounce: Debounce::default(),
             unknown: Mutex::default(),
@@ -121,8 +120,10 @@ impl AscendNode {
         };
         let look = node.look().map_err(|fault| OpenError::of("list of cards", fault))?;
         if look.found.is_empty() {
-            return Err(OpenError::NoCards { trouble: look.trouble });
+            return Err(OpenError::NoCards { trouble: look.trouble() });
         }
+        let trouble = look.trouble();
+        node.report(&look);
         node.probe_templates(&look.found);
         let reason = |found: &DiscoveredChip| {
             let why = found.no_partitions.as_ref()?;
@@ -134,7 +135,7 @@ impl AscendNode {
         node.no_partitions = reasons.into_iter().flatten().filter(|_| none_gives).collect();
         let models = look.found.into_iter().map(|found| found.offered);
         node.catalogue = node.catalogue.with_models(models);
-        node.trouble = Mutex::new(look.trouble);
+        node.trouble = Mutex::new(trouble);
         Ok(Arc::new(node))
     }
 
@@ -171,19 +172,12 @@ impl AscendNode {
             unknown: self.unknown.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             debounce: &self.debounce,
         };
-        let (mut facts, mut trouble) = (Vec::new(), Vec::new());
+        let (mut facts, mut silent) = (Vec::new(), Vec::new());
         for at in self.library.chips()? {
             match self.library.facts(at) {
                 // It is missing of every chip alike.
                 Err(fault @ Fault::NoFunction(_)) => return Err(fault),
-                Err(fault) => {
-                    trouble.push(format!(
-                        "card {} chip {}: {}",
-                        at.card,
-                        at.device,
-                        health::unanswered(&fault)
-                    ));
-                }
+                Err(fault) => silent.push(SilentChip { at, why: health::unanswered(&fault) }),
                 Ok(one) => facts.push(one),
             }
         }
@@ -192,19 +186,18 @@ impl AscendNode {
         let topologies = probe::topologies(&self.library, &facts, &models);
         let mut found: Vec<DiscoveredChip> = Vec::new();
         for ((one, model), topology) in facts.into_iter().zip(models).zip(topologies) {
-            let place = format!("card {} chip {}", one.at.card, one.at.device);
+            let at = one.at;
             match machine.card(one, model, topology) {
                 Ok(one) if found.iter().any(|other| other.card.uuid == one.card.uuid) => {
-                    trouble.push(format!(
-                        "{place}: identity: found {}, expected one that no other chip has",
-                        one.card.uuid
-                    ));
+                    let uuid = one.card.uuid;
+                    let why = format!("identity: found {uuid}, expected one that no other chip has");
+                    silent.push(SilentChip { at, why });
                 }
                 Ok(one) => found.push(one),
-                Err(why) => trouble.push(format!("{place}: {why}")),
+                Err(why) => silent.push(SilentChip { at, why }),
             }
         }
-        Ok(Look { found, trouble })
+        Ok(Look { found, silent })
     }
 
     /// Number of the driver's load; 0 if the kernel does not show it.
@@ -250,7 +243,12 @@ impl AscendNode {
         &self.catalogue
     }
 
-    /// The cards as they are now, and what is wrong with those that are left out.
+    /// Every card to report of a look.
+    fn report(&self, look: &Look) -> Vec<Card> {
+        self.chips.lock().unwrap_or_else(PoisonError::into_inner).report(look)
+    }
+
+    /// The cards as they are now, and what is wrong with chips that do not answer.
     ///
     /// # Errors
     /// [`BackendError::Vendor`] or [`BackendError::Unreachable`] if the library does not answer; retry is safe.
@@ -258,10 +256,10 @@ impl AscendNode {
         let whole = || self.whole.lock().unwrap_or_else(PoisonError::into_inner);
         *whole() = None;
         let look = self.look().map_err(|fault| health::error("discover Ascend NPUs".to_owned(), fault))?;
-        let is_whole = look.trouble.is_empty() && self.debounce.is_quiet();
+        let is_whole = look.silent.is_empty() && self.debounce.is_quiet();
         let chips = || look.found.iter().map(|found| found.facts.at).collect();
         *whole() = is_whole.then(chips);
-        Ok((Inventory { cards: look.found.into_iter().map(|found| found.card).collect() }, look.trouble))
+        Ok((Inventory { cards: self.report(&look) }, look.trouble()))
     }
 
     /// Creates a vNPU under the first of its names that the driver knows.
@@ -335,7 +333,8 @@ impl DeviceBackend for AscendNode {
     }
 
     fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
-        Ok(self.chip(card)?.card)
+        let found = self.cards()?.0.cards.into_iter().find(|found| found.uuid == *card);
+        found.ok_or_else(|| BackendError::UnknownCard(card.clone()))
     }
 
     fn partitions(&self) -> Result<Vec<LivePartition>, BackendError> {

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aliquot_backend_ascend::{AscendNode, OpenError, Site};
-use aliquot_core::card::{Card, Health};
+use aliquot_core::card::{Card, Health, Listing};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::health::Cause;
 use aliquot_core::id::TemplateName;

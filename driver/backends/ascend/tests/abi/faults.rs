@@ -39,6 +39,25 @@ fn one_chip_that_does_not_answer_leaves_the_others() {
 }
 
 #[test]
+fn silent_chip_keeps_its_devices_until_it_answers() {
+    let bench = Bench::new(&two_310p());
+    let node = bench.open();
+    let read = node.discover().unwrap().cards;
+    bench.fault("dcmi_get_device_logic_id", "{ error = -8012 }");
+    let silent = node.discover().unwrap().cards;
+    let same = |cards: &[Card]| cards.iter().map(|card| (card.uuid.clone(), card.table().cloned())).collect();
+    let (before, after): (Vec<_>, Vec<_>) = (same(&read), same(&silent));
+    assert_eq!(after, before, "the same devices stay on offer");
+    assert!(silent.iter().all(|card| unhealthy(card).contains("in recovery")), "{silent:?}");
+    assert!(silent.iter().all(|card| card.listing == Listing::Listed && card.found.is_empty()));
+    let asked = node.discover_card(&read[1].uuid).unwrap();
+    assert!(unhealthy(&asked).contains("in recovery"), "a prepare sees it as well");
+    assert!(node.create_partition(&at(&read[1], "vir02", "vg0")).is_err());
+    bench.faults("");
+    assert_eq!(node.discover().unwrap().cards, read);
+}
+
+#[test]
 fn chip_in_recovery_takes_no_claim_until_its_vnpus_are_back() {
     let bench = Bench::new(&Machine { recover: Recover::Enabled, ..two_310p() });
     let npus = bench.npus();
