@@ -59,16 +59,6 @@ mod unwind;
 
 pub use hooks::symbols;
 
-/// The seed of a random test: `ALIQUOT_SEED`, else one from the clock; printed, never 0.
-#[cfg(test)]
-pub(crate) fn test_seed() -> u64 {
-    let given = std::env::var("ALIQUOT_SEED").ok().and_then(|text| text.parse().ok());
-    let clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.subsec_nanos().into());
-    let seed = given.unwrap_or_else(clock).max(1);
-    println!("ALIQUOT_SEED={seed}");
-    seed
-}
-
 /// There is nothing to unwind to and nothing to say: the code has no panicking path (a test looks for them in the built
 /// library), so this is never reached.
 #[cfg(panic = "abort")]

@@ -465,6 +465,16 @@ fn record(byte: u64, kind: c_int) -> libc::flock {
 }
 
 #[cfg(test)]
+/// The seed of a random test: `ALIQUOT_SEED`, else one from the clock; printed, never 0.
+pub(crate) fn test_seed() -> u64 {
+    let given = std::env::var("ALIQUOT_SEED").ok().and_then(|text| text.parse().ok());
+    let clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.subsec_nanos().into());
+    let seed = given.unwrap_or_else(clock).max(1);
+    println!("ALIQUOT_SEED={seed}");
+    seed
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

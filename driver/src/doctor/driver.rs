@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use aliquot_core::card::{Card, Health};
+
 use super::node_root::{NodeObject, NodeRoot};
 use super::{CardsAt, CheckVerdict, Finding, NodePaths};
 use crate::hardware::vendors::driver_files;
@@ -89,12 +91,19 @@ pub(super) fn libraries(site: &NodePaths, root: &NodeRoot) -> Finding {
     });
     match answer {
         Ok(answer) => {
-            let found = format!("{} cards answer{of}", answer.cards.cards.len());
-            if answer.trouble.is_empty() {
+            let cards = &answer.cards.cards;
+            let works = |card: &&Card| card.health == Health::Healthy;
+            let found = format!("{} cards answer{of}", cards.iter().filter(works).count());
+            let unwell = cards.iter().filter_map(|card| match &card.health {
+                Health::Healthy => None,
+                Health::Unhealthy(why) => Some(format!("card {}: {why}", card.uuid)),
+            });
+            let wrong = if answer.trouble.is_empty() { unwell.collect() } else { answer.trouble.clone() };
+            if wrong.is_empty() {
                 return Finding::ok(CHECK, found);
             }
-            let found = format!("{found}; left out: {}", answer.trouble.join("; "));
-            let remedy = "the agent publishes the cards that answer; correct the driver of the others";
+            let found = format!("{found}; no new claims: {}", wrong.join("; "));
+            let remedy = "claims get the cards that answer; correct the driver of the others";
             Finding::new(CHECK, CheckVerdict::Warning, found, remedy)
         }
         Err(why) => {

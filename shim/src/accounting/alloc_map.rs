@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn the_map_answers_like_a_map_of_the_standard_library() {
-        let seed = crate::test_seed();
+        let seed = crate::sys::test_seed();
         let mut random = Random(seed);
         let (map, mut model) = (AllocMap::new(), BTreeMap::new());
         for step in 0..300_000_u64 {

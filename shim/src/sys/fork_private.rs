@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_table_holds_what_was_set_whatever_is_taken_out() {
-        let (table, mut random) = (table(), crate::test_seed());
+        let (table, mut random) = (table(), crate::sys::test_seed());
         let mut model = std::collections::BTreeMap::new();
         for _ in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

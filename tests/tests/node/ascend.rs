@@ -216,7 +216,7 @@ fn doctor_examines_npus_and_names_a_broken_driver() {
     let (verdict, said) = checked(&machine, "driver libraries");
     assert_eq!(verdict, "warning", "{said}");
     assert!(
-        said.starts_with("1 cards answer; left out: card 0 chip 0: ") && said.contains("-8005"),
+        said.starts_with("1 cards answer; no new claims: card 0 chip 0: ") && said.contains("-8005"),
         "{said}"
     );
     machine.fault("dcmi_init", "{ error = -8005 }");

@@ -27,6 +27,7 @@ const ONLY: &[(&str, &[&str])] = &[
         "env::var",
         &[
             "driver/src/config",
+            "core/enforce/src/ablation.rs",
             "driver/libraries/build.rs",
             "driver/backends/sim/",
             "shim/build.rs",

@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn notes_are_put_in_order() {
-        let mut random = crate::test_seed();
+        let mut random = crate::sys::test_seed();
         for count in 0..200_usize {
             let mut next = || {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
