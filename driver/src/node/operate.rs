@@ -222,8 +222,8 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
         })
     }
 
-    /// Does what is absent of a claim's plan, and records that it is prepared. The claim's cards are `cards`, if they were looked
-    /// at for another plan just before; they become what is found for this one.
+    /// Does what is absent of a claim's plan, and records that it is prepared. `cards` are those that were looked at just before,
+    /// also for another plan; this one's are added.
     pub(super) fn make_whole(
         &mut self,
         uid: &ClaimUid,

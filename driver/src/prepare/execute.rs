@@ -70,8 +70,23 @@ struct GrantAccess<'p> {
     access: DeviceAccess,
 }
 
+/// Adds those cards of a plan that were not looked at yet; no other card is asked.
+fn look_at(hands: &Hands<'_>, plan: &Plan, found: &mut Inventory) -> Result<(), BackendError> {
+    for grant in &plan.grants {
+        if found.card(&grant.card).is_some() {
+            continue;
+        }
+        match hands.backend.discover_card(&grant.card) {
+            Ok(card) => found.cards.push(card),
+            Err(BackendError::UnknownCard(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Does all steps in order. `ours` are the partitions that we made or are to make, with what is known of them; at the places in
-/// `fresh`, what is found is foreign. `cards` is what was found of the cards just before, and becomes what is found for this plan.
+/// `fresh`, what is found is foreign. `cards` is what was found of the cards just before; those of the plan that it lacks are added.
 pub(crate) fn run_steps(
     hands: &Hands<'_>,
     plan: &Plan,
@@ -91,10 +106,12 @@ pub(crate) fn run_steps(
         acts.push(act);
     }
     let hardware = |source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) };
-    let cards = match cards {
-        Some(found) if !acts.contains(&StepEffect::Done) => found,
-        cards => cards.insert(hands.backend.discover().map_err(hardware)?),
-    };
+    let cards = cards.get_or_insert_default();
+    if acts.contains(&StepEffect::Done) {
+        // They are cut another way now.
+        cards.cards.retain(|card| !plan.grants.iter().any(|grant| grant.card == card.uuid));
+    }
+    look_at(hands, plan, cards).map_err(hardware)?;
     let mut granted = Vec::with_capacity(plan.grants.len());
     for grant in &plan.grants {
         let access = hands.backend.access(&grant.card, &grant.part).map_err(hardware)?;

@@ -74,12 +74,19 @@ fn destroy(
     match answer {
         Ok(()) | Err(BackendError::Absent { .. } | BackendError::Replaced { .. }) => Ok(()),
         Err(source) => {
-            let left = hands.backend.partitions().map_err(hardware)?.iter().any(|live| live.at == *at);
-            // One that programs do not reach is no partition yet, or no longer, and takes its place on the card all the same.
-            let cards = hands.backend.discover().map_err(hardware)?;
-            let found = cards.card(&at.card).is_some_and(|card| card.found.contains(&at.part()));
-            if left || found { Err(hardware(source)) } else { Ok(()) }
+            let is_there = stands(hands, at).map_err(hardware)?;
+            if is_there { Err(hardware(source)) } else { Ok(()) }
         }
+    }
+}
+
+/// Whether a partition takes its place on the card, also if programs do not reach it (yet, or any longer). Of a card that does not
+/// answer none is known, so that claims on it can be released.
+fn stands(hands: &Hands<'_>, at: &PartitionAt) -> Result<bool, BackendError> {
+    match hands.backend.discover_card(&at.card) {
+        Ok(card) => Ok(card.found.contains(&at.part())),
+        Err(BackendError::UnknownCard(_)) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -27,6 +27,8 @@ const RUN: &str = "run-1-2-0";
 struct Asked {
     hardware: Box<dyn DeviceBackend>,
     times: Arc<AtomicUsize>,
+    /// The same of one card.
+    cards: Arc<AtomicUsize>,
     signs: Signs,
 }
 
@@ -53,6 +55,7 @@ impl DeviceBackend for Asked {
 
     /// Of one card, which enumerates none.
     fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
+        self.cards.fetch_add(1, Ordering::Relaxed);
         self.hardware.discover_card(card)
     }
 
@@ -106,16 +109,17 @@ const fn share(memory_mib: u64) -> Want {
     Want { card: 0, part: "card", memory_mib: Some(memory_mib), cores: 1 }
 }
 
-/// How often opening a node for changes queries the hardware.
-fn asked_by_opening(world: &World) -> usize {
-    let times = Arc::new(AtomicUsize::new(0));
+/// How often opening a node for changes queries the hardware, as a whole and by card.
+fn asked_by_opening(world: &World) -> [usize; 2] {
+    let (times, cards) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
     let parts = world.parts(Disk::default());
-    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times), signs: Signs::All });
+    let (all, one) = (Arc::clone(&times), Arc::clone(&cards));
+    let backend = Box::new(Asked { hardware: parts.backend, times: all, cards: one, signs: Signs::All });
     let (node, recovery) =
         Node::open(NodeParts { backend, ..parts }, &Dirs::in_state(world.state()), Access::Change).unwrap();
     assert!(recovery.problems.is_empty(), "{recovery:?}");
     drop(node);
-    times.load(Ordering::Relaxed)
+    [times, cards].map(|times| times.load(Ordering::Relaxed))
 }
 
 #[test]
@@ -129,14 +133,19 @@ fn node_reads_hardware_once_however_many_claims() {
         drop(node);
         asked.push(asked_by_opening(&world));
     }
-    assert_eq!(asked, [1; 8]);
+    assert_eq!(asked, [[0, 1]; 8], "the card of the claims, once");
 }
 
 #[test]
 fn node_discovers_its_cards_again_after_a_change_alone() {
     let (world, times) = (World::new("mixed", ""), Arc::new(AtomicUsize::new(0)));
     let parts = world.parts(Disk::default());
-    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times), signs: Signs::All });
+    let backend = Box::new(Asked {
+        hardware: parts.backend,
+        times: Arc::clone(&times),
+        cards: Arc::default(),
+        signs: Signs::All,
+    });
     let dirs = Dirs::in_state(world.state());
     let node = Node::open(NodeParts { backend, ..parts }, &dirs, Access::Change).unwrap().0;
     let request = claim(&world.look().unwrap(), "a", &[Want { card: 2, ..share(512) }]);
@@ -165,7 +174,12 @@ fn node_discovers_its_cards_again_after_a_change_alone() {
 fn prepare_sees_what_another_program_has_made_of_its_card() {
     let (world, times) = (World::new("h100-8", ""), Arc::new(AtomicUsize::new(0)));
     let parts = world.parts(Disk::default());
-    let backend = Box::new(Asked { hardware: parts.backend, times: Arc::clone(&times), signs: Signs::Own });
+    let backend = Box::new(Asked {
+        hardware: parts.backend,
+        times: Arc::clone(&times),
+        cards: Arc::default(),
+        signs: Signs::Own,
+    });
     let dirs = Dirs::in_state(world.state());
     let node = Node::open(NodeParts { backend, ..parts }, &dirs, Access::Change).unwrap().0;
     let offered = world.look().unwrap();
