@@ -4,7 +4,7 @@
 //! Exactness, bounds of waits and protection against hostile words are no heuristics and cannot be switched off.
 //!
 //! A thread starts with the heuristics off that the environment variable `ALIQUOT_ABLATE` names, separated by commas;
-//! [`without`] switches one off for a call. An unknown name is reported on standard error, with all names.
+//! `without` switches one off for a call. An unknown name is reported on standard error, with all names.
 
 /// One decision that could also be made without what the controller knows. Each comment says what happens when it is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
