@@ -18,14 +18,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_abi::layout::{KIND_LIMITS, KIND_USAGE, MAGIC, VERSION, header, limits, record, usage};
-use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Text};
+use aliquot_abi::limits::{Limits, MemoryLimit};
 use aliquot_abi::view::{LimitsFault, LimitsView, LimitsWriter, RegionFault, UsageView};
 use aliquot_enforce::memory::{BYTES, FREEZE, MemoryAccounting, Release, Reservation, bytes_in};
 use aliquot_enforce::reap::{AccountingFreeze, Owner, Recount, Slot};
 
 use feed::Feed;
 use libfuzzer_sys::fuzz_target;
-use limits_record::{checksum, least, some_limits};
+use limits_record::{checksum, some_limits};
 
 /// Processes with accounting of their own, in the slots of the same numbers.
 const PROCESSES: usize = 3;
