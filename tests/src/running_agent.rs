@@ -58,6 +58,8 @@ struct ApiFaults {
     away: AtomicBool,
     /// It answers, but takes no status.
     no_status: AtomicBool,
+    /// The claim whose status others change all the time.
+    contended: Mutex<Option<String>>,
     /// Agents that start do not know its version.
     no_version: AtomicBool,
     /// Calls left until the agent is to be killed.
@@ -96,6 +98,7 @@ impl Default for ApiFaults {
         Self {
             away: AtomicBool::new(false),
             no_status: AtomicBool::new(false),
+            contended: Mutex::default(),
             no_version: AtomicBool::new(false),
             left: AtomicUsize::new(usize::MAX),
             side: Mutex::new(Side::Before),
@@ -136,6 +139,11 @@ impl FakeCluster {
     /// Whether it takes the status of claims from now on.
     pub fn set_statuses_away(&self, away: bool) {
         self.faults.no_status.store(away, Ordering::SeqCst);
+    }
+
+    /// From now on each write of this claim's status meets a change by others.
+    pub fn contend(&self, uid: &str) {
+        *self.faults.contended.lock() = Some(uid.to_owned());
     }
 
     /// Agents that start from now on do not know the server's version; [`RunningAgent::publication`] tells them.
@@ -209,7 +217,9 @@ impl StatusWriter for FakeCluster {
             if killed == Some(Side::Before) {
                 return Err(self.faults.wait_for_death().await);
             }
-            if self.faults.away.load(Ordering::SeqCst) || self.faults.no_status.load(Ordering::SeqCst) {
+            let is_contended = self.faults.contended.lock().as_deref() == Some(claim.uid.as_str());
+            let is_away = self.faults.away.load(Ordering::SeqCst);
+            if is_contended || is_away || self.faults.no_status.load(Ordering::SeqCst) {
                 return Err(away());
             }
             self.statuses.lock().insert(claim.uid.to_string(), devices.to_vec());

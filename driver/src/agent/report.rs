@@ -30,6 +30,8 @@ const QUEUE: usize = 1024;
 const WRITE: Duration = Duration::from_secs(10);
 /// Tries of one write. A conflict with other writers of the same claim ends within a few.
 const TRIES: u32 = 4;
+/// After so long no more statuses are written in one round; the next look goes on.
+const ROUND: Duration = Duration::from_secs(30);
 /// Longest wait for the node's view to show a claim.
 const VIEW: Duration = Duration::from_secs(10);
 
@@ -168,12 +170,14 @@ impl ReportTask {
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
             due.insert(held.uid.clone(), ClaimReference { namespace, name, uid: held.uid.clone() });
         }
-        while let Some((uid, claim)) = due.pop_first() {
+        // A claim that others change all the time keeps none of the rest waiting; a server that does not answer ends the round.
+        let until = clock::now() + ROUND;
+        while clock::now() < until
+            && let Some((uid, claim)) = due.pop_first()
+        {
             let held = view.claims.iter().find(|held| held.uid == uid);
             if self.write(&claim, held).await == WriteOutcome::Later {
-                // The server is away for the others as well.
-                due.insert(uid, claim);
-                break;
+                self.unwritten.insert(uid, claim);
             }
         }
         self.unwritten.append(&mut due);
