@@ -96,9 +96,11 @@ pub(super) fn libraries(site: &NodePaths, root: &NodeRoot) -> Finding {
             let found = format!("{} cards answer{of}", cards.iter().filter(works).count());
             let unwell = cards.iter().filter_map(|card| match &card.health {
                 Health::Healthy => None,
+                // The vendor may have said it already, by the card's place.
+                Health::Unhealthy(why) if answer.trouble.iter().any(|line| line.contains(why)) => None,
                 Health::Unhealthy(why) => Some(format!("card {}: {why}", card.uuid)),
             });
-            let wrong = if answer.trouble.is_empty() { unwell.collect() } else { answer.trouble.clone() };
+            let wrong: Vec<String> = answer.trouble.iter().cloned().chain(unwell).collect();
             if wrong.is_empty() {
                 return Finding::ok(CHECK, found);
             }
