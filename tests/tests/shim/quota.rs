@@ -204,6 +204,13 @@ impl Scene {
         processes.into_iter().for_each(Talk::end);
         (granted, refused)
     }
+
+    /// What was accounted reached the limit to a tenth, and the card held most of it. The rest is footprints of graphs between two
+    /// launches, whose number at one instant is the schedule's.
+    fn came_near(&self, limit: u64) {
+        let (driver, books) = (self.bench.card().high_water(), self.files.counter(usage::HIGH_WATER));
+        assert!(books > limit / 10 * 9 && driver > limit / 4 * 3, "{driver} on the card, {books} accounted");
+    }
 }
 
 #[test]
@@ -246,8 +253,8 @@ fn at_the_limit(graphs: &str, told: Told, mix: Mix, operations: u64) {
     let limits = |card: &str| memory_limit(card, limit);
     let Some(scene) = scene_of("shim_quota", &full(graphs), told, &limits) else { return };
     let (granted, refused) = scene.mixed(limit, mix, operations);
-    assert!(granted > 1_000 && refused > 1_000);
-    assert!(scene.bench.card().high_water() > limit / 10 * 9);
+    assert!(granted.min(refused) > operations / 12, "{granted} granted, {refused} refused");
+    scene.came_near(limit);
 }
 
 #[test]
@@ -262,7 +269,7 @@ fn lasting_charges_are_never_short_and_end_with_their_exporter() {
     let Some(scene) = scene("shim_quota", limit, &full("launch")) else { return };
     let (granted, refused) = scene.mixed(limit, Mix::Lasting, OPERATIONS);
     assert!(granted > 1_000 && refused > 1_000);
-    assert!(scene.bench.card().high_water() > limit / 10 * 9);
+    scene.came_near(limit);
     // No process is left that made any of it; the next query finds that.
     let lent = scene.files.dir().join("lent");
     let words = ["1", "1", "1", "1", "plain"];
