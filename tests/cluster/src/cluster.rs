@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::components::{Components, SANDBOX_IMAGE};
 use crate::wire::{Answer, Numbered, Output, Request, Start};
-use crate::{Api, ClusterError, Image, Name, Parts, Place};
+use crate::{Api, Client, ClusterError, Image, Name, Parts, Place};
 
 /// How long a component may take to start or end; many times what it takes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -46,7 +46,7 @@ pub struct Cluster {
     place: Place,
     name: Name,
     components: Components,
-    api: Api,
+    client: Client,
     line: Line,
 }
 
@@ -63,15 +63,15 @@ impl Cluster {
         let place = Place::new(&options.name);
         let line = Line::open(options)?;
         let components = Components::new(&parts, &options.name)?;
-        expect_success("keys", &line.run(components.keys(), "", PATIENCE)?)?;
+        line.run(components.keys(), "", PATIENCE)?.expect_success("keys")?;
         components.write_files()?;
         line.start(components.etcd())?;
         line.start(components.api_server())?;
         if options.scope == Scope::Node {
             line.start(components.containerd())?;
         }
-        let api = Api::connect(&place.kubeconfig())?;
-        let cluster = Self { place, name: options.name.clone(), components, api, line };
+        let client = Client::connect(&place.kubeconfig(), &components.kubectl())?;
+        let cluster = Self { place, name: options.name.clone(), components, client, line };
         cluster.wait_for_api()?;
         cluster.line.start(cluster.components.controllers())?;
         cluster.line.start(cluster.components.scheduler())?;
@@ -84,10 +84,16 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// API server and kubectl, with all rights.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// The API server, with all rights.
     #[must_use]
     pub fn api(&self) -> &Api {
-        &self.api
+        self.client.api()
     }
 
     /// The files of the cluster.
@@ -168,28 +174,6 @@ impl Cluster {
         self.line.run(Start { name: "command".to_owned(), argv, ..Start::default() }, input, patience)
     }
 
-    /// Runs kubectl with all rights; `input` is for `-f -`.
-    ///
-    /// # Errors
-    /// It ends with an exit code other than 0.
-    pub fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String, ClusterError> {
-        let output = self.kubectl_output(arguments, input)?;
-        expect_success(&format!("kubectl {}", arguments.join(" ")), &output)?;
-        Ok(output.out)
-    }
-
-    /// Runs kubectl with all rights; its exit code is part of the output.
-    ///
-    /// # Errors
-    /// It cannot be run or does not end.
-    pub fn kubectl_output(&self, arguments: &[&str], input: &str) -> Result<Output, ClusterError> {
-        let kubeconfig = format!("--kubeconfig={}", self.place.kubeconfig().display());
-        let kubectl = self.components.kubectl();
-        let argv: Vec<&str> =
-            [kubectl.as_str(), kubeconfig.as_str()].into_iter().chain(arguments.iter().copied()).collect();
-        self.run(&argv, input, PATIENCE)
-    }
-
     /// Makes an image known to the node.
     ///
     /// # Errors
@@ -214,7 +198,7 @@ impl Cluster {
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
-            return expect_success("ctr images import", &output);
+            return output.expect_success("ctr images import");
         }
     }
 
@@ -224,14 +208,14 @@ impl Cluster {
     /// containerd does not answer.
     pub fn end_containers(&self) -> Result<(), ClusterError> {
         let tasks = self.line.run(self.components.ctr(&["tasks", "list", "--quiet"]), "", PATIENCE)?;
-        expect_success("ctr tasks list", &tasks)?;
+        tasks.expect_success("ctr tasks list")?;
         for task in tasks.out.lines() {
             let kill = self.line.run(
                 self.components.ctr(&["tasks", "kill", "--signal=KILL", task]),
                 "",
                 PATIENCE,
             )?;
-            expect_success("ctr tasks kill", &kill)?;
+            kill.expect_success("ctr tasks kill")?;
         }
         Ok(())
     }
@@ -247,7 +231,7 @@ impl Cluster {
     fn wait_for_api(&self) -> Result<(), ClusterError> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.api.text("/readyz") {
+            match self.api().text("/readyz") {
                 Ok(_) => return Ok(()),
                 Err(_) if Instant::now() < until && self.runs("kube-apiserver")? => {
                     thread::sleep(Duration::from_millis(50));
@@ -263,7 +247,7 @@ impl Cluster {
     fn wait_for_node(&self) -> Result<(), ClusterError> {
         let name = self.node();
         let ready =
-            self.api.wait("/api/v1/nodes", "the node is ready and without taints", PATIENCE, |nodes| {
+            self.api().wait("/api/v1/nodes", "the node is ready and without taints", PATIENCE, |nodes| {
                 let node = nodes.get(&name)?;
                 let conditions = node["status"]["conditions"].as_array()?;
                 let ready =
@@ -280,16 +264,8 @@ impl Cluster {
         let there = |accounts: &std::collections::BTreeMap<String, Value>| {
             accounts.contains_key("default/default").then_some(())
         };
-        Ok(self.api.wait(path, "the default account exists", PATIENCE, there)?)
+        Ok(self.api().wait(path, "the default account exists", PATIENCE, there)?)
     }
-}
-
-fn expect_success(object: &str, output: &Output) -> Result<(), ClusterError> {
-    if output.code == 0 {
-        return Ok(());
-    }
-    let message = format!("found exit code {}, expected 0: {}{}", output.code, output.err, output.out);
-    Err(ClusterError::failed(object, message))
 }
 
 fn unexpected(name: &str, answer: &Answer) -> ClusterError {

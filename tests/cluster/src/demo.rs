@@ -8,6 +8,8 @@ use crate::{Agent, AgentOptions, Cluster, ClusterError, Image, Parts, Place};
 
 /// The image that `deploy/examples` names; nothing is pulled.
 pub const EXAMPLE_IMAGE: &str = "registry.example/inference:1";
+/// The agent's image, as a container runtime completes the name in `deploy/manifests/aliquot.yaml`.
+pub const AGENT_IMAGE: &str = "docker.io/library/aliquot:0.1.0";
 /// The demo's simulated cards: those of `aliquot demo`.
 const NODE: &str = "mixed";
 const POLICY: &str = "default = \"dynamic\"\n";
@@ -43,7 +45,7 @@ pub fn install_examples(cluster: &Cluster, aliquot: &Path) -> Result<(), Cluster
     let manifest = fs::read_to_string(&file).map_err(|error| ClusterError::file(&file, &error))?;
     let classes: Vec<&str> =
         manifest.split("\n---\n").filter(|object| object.contains("\nkind: DeviceClass\n")).collect();
-    cluster.kubectl(&["apply", "-f", "-"], &classes.join("\n---\n")).map(drop)
+    cluster.client().kubectl(&["apply", "-f", "-"], &classes.join("\n---\n")).map(drop)
 }
 
 /// Starts the demo's agent on a cluster.

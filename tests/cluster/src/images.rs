@@ -29,7 +29,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// A static busybox with all its commands. The name begins with `localhost/`, so that it is looked up nowhere else.
+    /// A static busybox with all its commands. A name that begins with `localhost/` is looked up nowhere else.
     ///
     /// # Errors
     /// [`ClusterError::Missing`] without a busybox.
@@ -72,6 +72,16 @@ impl Image {
         Ok(image)
     }
 
+    /// A busybox with the agent `aliquot`, as `deploy/Dockerfile` names it.
+    ///
+    /// # Errors
+    /// [`ClusterError::Missing`] without a busybox.
+    pub fn agent(name: &str, aliquot: &Path) -> Result<Self, ClusterError> {
+        let image = Self::busybox(name, &["/usr/bin/aliquot"])?;
+        image.program(aliquot, "/usr/bin/aliquot")?;
+        Ok(image)
+    }
+
     /// Adds a file of this machine.
     ///
     /// # Errors
@@ -110,11 +120,11 @@ impl Image {
         Ok(())
     }
 
-    /// Writes the archive.
+    /// Writes the archive, as `ctr images import` and `kind load image-archive` read it.
     ///
     /// # Errors
     /// `tar` or `sha256sum` fails.
-    pub(crate) fn write(&self, archive: &Path) -> Result<(), ClusterError> {
+    pub fn write(&self, archive: &Path) -> Result<(), ClusterError> {
         let layout = TempDir::new().map_err(|error| ClusterError::failed("image", error))?;
         let blobs = layout.path().join("blobs/sha256");
         fs::create_dir_all(&blobs).map_err(|error| ClusterError::file(&blobs, &error))?;

@@ -2,8 +2,8 @@
 //! request and reaps the ones that have lost their parents. It ends, and everything with it, at the end of its input.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, Read, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::captured::Captured;
 use crate::wire::{Answer, Numbered, Output, Request, Start};
 use crate::{ClusterError, Name, Place};
 
@@ -206,19 +207,13 @@ impl Table {
         let open = || OpenOptions::new().create(true).append(true).open(&log);
         let file = open().map_err(|error| ClusterError::file(&log, &error))?;
         let errors = file.try_clone().map_err(|error| ClusterError::file(&log, &error))?;
-        let (_child, pid) = self.spawn(start, Stdio::null(), file.into(), errors.into())?;
+        let (_child, pid) = self.spawn(start, [Stdio::null(), file.into(), errors.into()])?;
         self.locked().named.insert(start.name.clone(), pid);
         Ok(pid)
     }
 
     /// Starts a process. The table is locked meanwhile, so that an earlier process of the same ID is forgotten first.
-    fn spawn(
-        &self,
-        start: &Start,
-        input: Stdio,
-        out: Stdio,
-        err: Stdio,
-    ) -> Result<(Child, i32), ClusterError> {
+    fn spawn(&self, start: &Start, [input, out, err]: [Stdio; 3]) -> Result<(Child, i32), ClusterError> {
         let Some((program, arguments)) = start.argv.split_first() else {
             return Err(ClusterError::failed(&start.name, "argv: found nothing, expected a program"));
         };
@@ -268,29 +263,13 @@ impl Table {
     }
 
     fn run(&self, start: &Start, input: &str, patience: Duration) -> Result<Output, ClusterError> {
-        let file = || tempfile::tempfile().map_err(|error| ClusterError::failed(&start.name, error));
-        let copy = |file: &File| file.try_clone().map_err(|error| ClusterError::failed(&start.name, error));
-        let (out, err, mut given) = (file()?, file()?, file()?);
-        rewound(&mut given, |file| file.write_all(input.as_bytes()))
-            .map_err(|error| ClusterError::failed(&start.name, error))?;
-        let (_child, pid) = self.spawn(start, given.into(), copy(&out)?.into(), copy(&err)?.into())?;
+        let failed = |error: io::Error| ClusterError::failed(&start.name, error);
+        let captured = Captured::with_input(input).map_err(failed)?;
+        let (_child, pid) = self.spawn(start, captured.streams().map_err(failed)?)?;
         let code = self.wait(pid, &start.name, patience).inspect_err(|_| {
             // Ended meanwhile, or ended by this: either way it runs no more.
             let _ended = kill(Pid::from_raw(pid), Signal::SIGKILL);
         })?;
-        Ok(Output { code, out: text(out), err: text(err) })
+        Ok(captured.output(code))
     }
-}
-
-/// Does something with a file and goes back to its beginning.
-fn rewound(file: &mut File, act: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    act(file)?;
-    io::Seek::rewind(file)
-}
-
-/// What a file holds, as text.
-fn text(mut file: File) -> String {
-    let mut bytes = Vec::new();
-    let read = rewound(&mut file, |_| Ok(())).and_then(|()| file.read_to_end(&mut bytes));
-    read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }

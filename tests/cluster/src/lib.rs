@@ -13,6 +13,8 @@
 
 mod agent;
 mod api;
+mod captured;
+mod client;
 mod cluster;
 mod components;
 mod demo;
@@ -26,8 +28,9 @@ mod wire;
 
 pub use agent::{AGENT_PROCESSES, Agent, AgentOptions};
 pub use api::{Api, ApiError};
+pub use client::Client;
 pub use cluster::{Cluster, Options, Scope};
-pub use demo::{EXAMPLE_IMAGE, install_examples, show, start_agent};
+pub use demo::{AGENT_IMAGE, EXAMPLE_IMAGE, install_examples, show, start_agent};
 pub use error::ClusterError;
 pub use images::Image;
 pub use init::{hold, serve_namespace};

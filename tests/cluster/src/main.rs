@@ -1,11 +1,13 @@
 //! `aliquot_cluster`: a Kubernetes cluster by hand, and the two processes around every cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use aliquot_cluster::{Cluster, ClusterError, Name, Options, Parts, Place, Scope, start_agent};
+use aliquot_cluster::{
+    AGENT_IMAGE, Cluster, ClusterError, EXAMPLE_IMAGE, Image, Name, Options, Parts, Place, Scope, start_agent,
+};
 use clap::{Parser, Subcommand};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
@@ -34,6 +36,14 @@ enum Verb {
     },
     /// Start a cluster and keep it until SIGTERM
     Serve(Up),
+    /// Write the images of agent and Pods for a cluster that runs elsewhere: aliquot.tar, tenant.tar
+    Images {
+        /// The program `aliquot`
+        #[arg(long, value_name = "ALIQUOT", default_value = "target/debug/aliquot")]
+        agent: PathBuf,
+        /// Where the archives are written
+        directory: PathBuf,
+    },
     /// Run a command on the node of a cluster, with the cluster's directories
     Enter {
         /// The cluster
@@ -75,6 +85,7 @@ fn main() -> ExitCode {
         Verb::Demo(up) => demo(&up),
         Verb::Down { name } => stop(&name),
         Verb::Serve(up) => serve(&up),
+        Verb::Images { agent, directory } => write_images(&agent, &directory),
         Verb::Enter { name, command } => return enter(&name, &command),
         Verb::Hold { name } => program().and_then(|program| aliquot_cluster::hold(&program, &name)),
         Verb::Init { name } => aliquot_cluster::serve_namespace(&name),
@@ -95,6 +106,21 @@ fn program() -> Result<PathBuf, ClusterError> {
 #[expect(clippy::needless_pass_by_value, reason = "texts and errors are passed alike")]
 fn failed(object: &str, message: impl ToString) -> ClusterError {
     ClusterError::Failed { object: object.to_owned(), message: message.to_string() }
+}
+
+/// The images that the committed manifest and `deploy/examples` name, as archives.
+fn write_images(agent: &Path, directory: &Path) -> Result<(), ClusterError> {
+    fs::create_dir_all(directory).map_err(|error| failed(&directory.display().to_string(), error))?;
+    let images = [
+        ("aliquot.tar", Image::agent(AGENT_IMAGE, agent)?),
+        ("tenant.tar", Image::tenant(EXAMPLE_IMAGE, agent)?),
+    ];
+    for (file, image) in images {
+        let path = directory.join(file);
+        image.write(&path)?;
+        println!("{}", path.display());
+    }
+    Ok(())
 }
 
 /// Starts `serve` in a session of its own and waits until it is ready.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{Cluster, ClusterError, Output};
+use crate::{Client, ClusterError, Output};
 
 /// How long a Pod may take to start or end; many times what it takes.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// A namespace with an account, so that Pods can be created at once.
 #[derive(Debug)]
 pub struct Namespace<'a> {
-    cluster: &'a Cluster,
+    client: &'a Client,
     name: String,
 }
 
@@ -22,17 +22,17 @@ impl<'a> Namespace<'a> {
     ///
     /// # Errors
     /// There is one of that name, or the API server refuses.
-    pub fn create(cluster: &'a Cluster, name: &str, labels: &Value) -> Result<Self, ClusterError> {
+    pub fn create(client: &'a Client, name: &str, labels: &Value) -> Result<Self, ClusterError> {
         let object = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels},
         });
-        cluster.api().create("/api/v1/namespaces", &object)?;
+        client.api().create("/api/v1/namespaces", &object)?;
         let path = format!("/api/v1/namespaces/{name}/serviceaccounts");
         let account = format!("{name}/default");
-        cluster.api().wait(&path, "the default account exists", PATIENCE, |accounts| {
+        client.api().wait(&path, "the default account exists", PATIENCE, |accounts| {
             accounts.contains_key(&account).then_some(())
         })?;
-        Ok(Self { cluster, name: name.to_owned() })
+        Ok(Self { client, name: name.to_owned() })
     }
 
     /// Its name.
@@ -59,7 +59,7 @@ impl<'a> Namespace<'a> {
     /// It ends with an exit code other than 0.
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String, ClusterError> {
         let words: Vec<&str> = ["-n", &self.name].into_iter().chain(arguments.iter().copied()).collect();
-        self.cluster.kubectl(&words, input)
+        self.client.kubectl(&words, input)
     }
 
     /// Creates the objects of a manifest.
@@ -75,7 +75,7 @@ impl<'a> Namespace<'a> {
     /// # Errors
     /// The API server refuses it.
     pub fn create_object(&self, collection: &str, object: &Value) -> Result<Value, ClusterError> {
-        Ok(self.cluster.api().create(collection, object)?)
+        Ok(self.client.api().create(collection, object)?)
     }
 
     /// A Pod by its name.
@@ -83,7 +83,7 @@ impl<'a> Namespace<'a> {
     /// # Errors
     /// There is none.
     pub fn pod(&self, name: &str) -> Result<Value, ClusterError> {
-        Ok(self.cluster.api().get(&format!("{}/{name}", self.core("pods")))?)
+        Ok(self.client.api().get(&format!("{}/{name}", self.core("pods")))?)
     }
 
     /// Waits until so many Pods with this name prefix are ready, and returns their names.
@@ -97,7 +97,7 @@ impl<'a> Namespace<'a> {
         patience: Duration,
     ) -> Result<Vec<String>, ClusterError> {
         let condition = format!("{count} Pods {beginning}* run");
-        let waited = self.cluster.api().wait(&self.core("pods"), &condition, patience, |pods| {
+        let waited = self.client.api().wait(&self.core("pods"), &condition, patience, |pods| {
             let ready: Vec<String> = pods.values().filter(|pod| is_ready(pod)).map(name).collect();
             let ready: Vec<String> = ready.into_iter().filter(|name| name.starts_with(beginning)).collect();
             (ready.len() == count).then_some(ready)
@@ -114,7 +114,7 @@ impl<'a> Namespace<'a> {
     /// The Pod was placed, or there is no decision in time.
     pub fn unschedulable(&self, pod: &str) -> Result<String, ClusterError> {
         let path = format!("{}?fieldSelector=metadata.name={pod}", self.core("pods"));
-        let decided = self.cluster.api().wait(&path, "the scheduler decides", PATIENCE, |pods| {
+        let decided = self.client.api().wait(&path, "the scheduler decides", PATIENCE, |pods| {
             let pod = pods.values().next()?;
             if let Some(node) = pod["spec"]["nodeName"].as_str() {
                 return Some(Err(format!("found it placed on {node}, expected it to wait")));
@@ -132,7 +132,7 @@ impl<'a> Namespace<'a> {
     pub fn exec(&self, pod: &str, command: &[&str]) -> Result<Output, ClusterError> {
         let words: Vec<&str> =
             ["-n", &self.name, "exec", pod, "--"].into_iter().chain(command.iter().copied()).collect();
-        self.cluster.kubectl_output(&words, "")
+        self.client.kubectl_output(&words, "")
     }
 
     /// Deletes a Pod and waits until it is gone.
@@ -140,10 +140,10 @@ impl<'a> Namespace<'a> {
     /// # Errors
     /// It stays.
     pub fn delete_pod(&self, pod: &str, grace_seconds: Option<u32>) -> Result<(), ClusterError> {
-        self.cluster.api().delete(&format!("{}/{pod}", self.core("pods")), grace_seconds)?;
+        self.client.api().delete(&format!("{}/{pod}", self.core("pods")), grace_seconds)?;
         let path = format!("{}?fieldSelector=metadata.name={pod}", self.core("pods"));
         Ok(self
-            .cluster
+            .client
             .api()
             .wait(&path, "the Pod is gone", PATIENCE, |pods| pods.is_empty().then_some(()))?)
     }
@@ -153,10 +153,10 @@ impl<'a> Namespace<'a> {
     /// # Errors
     /// It stays.
     pub fn delete_claim(&self, claim: &str) -> Result<(), ClusterError> {
-        self.cluster.api().delete(&format!("{}/{claim}", self.devices("resourceclaims")), None)?;
+        self.client.api().delete(&format!("{}/{claim}", self.devices("resourceclaims")), None)?;
         let path = format!("{}?fieldSelector=metadata.name={claim}", self.devices("resourceclaims"));
         Ok(self
-            .cluster
+            .client
             .api()
             .wait(&path, "the claim is gone", PATIENCE, |all| all.is_empty().then_some(()))?)
     }
@@ -167,17 +167,14 @@ impl<'a> Namespace<'a> {
     /// One stays.
     pub fn wait_without_claims(&self) -> Result<(), ClusterError> {
         let path = self.devices("resourceclaims");
-        Ok(self
-            .cluster
-            .api()
-            .wait(&path, "no claim is left", PATIENCE, |all| all.is_empty().then_some(()))?)
+        Ok(self.client.api().wait(&path, "no claim is left", PATIENCE, |all| all.is_empty().then_some(()))?)
     }
 
     /// Waits until no claim of a template is left.
     fn wait_without_claims_of_pods(&self) -> Result<(), ClusterError> {
         let of_a_pod = |claim: &Value| !claim["metadata"]["ownerReferences"].is_null();
         let path = self.devices("resourceclaims");
-        Ok(self.cluster.api().wait(&path, "no claim of a Pod is left", PATIENCE, |all| {
+        Ok(self.client.api().wait(&path, "no claim of a Pod is left", PATIENCE, |all| {
             (!all.values().any(of_a_pod)).then_some(())
         })?)
     }
@@ -187,7 +184,7 @@ impl<'a> Namespace<'a> {
     /// # Errors
     /// The API server does not answer.
     pub fn allocations(&self) -> Result<BTreeMap<String, Vec<Value>>, ClusterError> {
-        let list = self.cluster.api().get(&self.devices("resourceclaims"))?;
+        let list = self.client.api().get(&self.devices("resourceclaims"))?;
         let items = list["items"].as_array().cloned().unwrap_or_default();
         let results = |claim: &Value| {
             claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default()
@@ -200,7 +197,7 @@ impl<'a> Namespace<'a> {
     /// # Errors
     /// It stays.
     pub fn delete(&self) -> Result<(), ClusterError> {
-        let api = self.cluster.api();
+        let api = self.client.api();
         // The namespace's controller looks for what is left only every few seconds.
         for makers in ["deployments", "replicasets"] {
             api.delete(&format!("/apis/apps/v1/namespaces/{}/{makers}", self.name), None)?;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ClusterError;
+
 /// A process to start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Start {
@@ -46,6 +48,20 @@ pub struct Output {
     pub out: String,
     /// Standard error.
     pub err: String,
+}
+
+impl Output {
+    /// Exit code 0.
+    ///
+    /// # Errors
+    /// Any other code; the message has what `object` wrote.
+    pub fn expect_success(&self, object: &str) -> Result<(), ClusterError> {
+        if self.code == 0 {
+            return Ok(());
+        }
+        let message = format!("found exit code {}, expected 0: {}{}", self.code, self.err, self.out);
+        Err(ClusterError::failed(object, message))
+    }
 }
 
 /// An answer of init.

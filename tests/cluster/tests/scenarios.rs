@@ -14,8 +14,12 @@ mod disruptions;
 mod examples;
 #[path = "scenarios/figures.rs"]
 mod figures;
+#[path = "scenarios/given.rs"]
+mod given;
 #[path = "scenarios/health.rs"]
 mod health;
+#[path = "scenarios/install.rs"]
+mod install;
 #[path = "scenarios/leftovers.rs"]
 mod leftovers;
 #[path = "scenarios/partitions.rs"]

@@ -4,81 +4,43 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::{Api, ApiError, Cluster, Image, Namespace};
+use aliquot_cluster::{Api, ApiError, Image, Namespace};
 use serde_json::{Value, json};
 
+use crate::install::{Installed, Manifest, NAMESPACE};
 use crate::shares::share;
-use crate::stage::{PATIENCE, Stage, built, checkout, pod, template};
+use crate::stage::{PATIENCE, SLICES, Stage, built, pod, template};
+use crate::world::needs_own;
 
-const IMAGE: &str = "localhost/aliquot:0.1.0";
+pub(crate) const IMAGE: &str = "localhost/aliquot:0.1.0";
 const MEMORY: u64 = 2 << 30;
-const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const BINDING: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/aliquot-resourceslices";
 
-/// The committed manifest without its classes, for this cluster: the local image, simulated cards, and the machine's network,
-/// as Pods here reach no API server through a service.
-fn manifest(stage: &Stage) -> String {
-    let text = fs::read_to_string(checkout("deploy/manifests/aliquot.yaml")).unwrap();
-    let objects = text.split("\n---\n").filter(|object| !object.contains("\nkind: DeviceClass\n"));
-    let text = objects.collect::<Vec<_>>().join("\n---\n");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let (host, api_port) = stage.cluster().server();
-    let variables: String = [
-        ("ALIQUOT_NODE", "t4-2"),
-        ("KUBERNETES_SERVICE_HOST", &host),
-        ("KUBERNETES_SERVICE_PORT", &api_port),
-    ]
-    .iter()
-    .map(|(name, value)| format!("        - {{name: {name}, value: \"{value}\"}}\n"))
-    .collect();
-    let changed = [
-        ("image: aliquot:0.1.0", format!("image: {IMAGE}")),
-        ("hostNetwork: false", "hostNetwork: true".to_owned()),
-        ("9465", port),
-        ("        env:\n", format!("        env:\n{variables}")),
-    ];
-    changed.iter().fold(text, |text, (from, to)| {
-        assert!(text.contains(from), "deploy/manifests/aliquot.yaml: found no {from:?}");
-        text.replace(from, to)
-    })
+/// The committed manifest without its classes, for the cluster of a stage: the local image, and the machine's network, as Pods
+/// here reach no API server through a service.
+pub(crate) fn manifest(stage: &Stage) -> Manifest {
+    let mut manifest = Manifest::without_classes(stage.client());
+    let (host, port) = stage.cluster().server();
+    manifest.set_image(IMAGE);
+    manifest.set_variable("KUBERNETES_SERVICE_HOST", &host);
+    manifest.set_variable("KUBERNETES_SERVICE_PORT", &port);
+    manifest.pod_spec()["hostNetwork"] = json!(true);
+    manifest.set_port(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    manifest
 }
 
-/// The manifest, installed; removed with the value, also by a failure.
-struct Installed<'a> {
-    cluster: &'a Cluster,
-    manifest: String,
-}
-
-impl<'a> Installed<'a> {
-    fn new(cluster: &'a Cluster, manifest: String) -> Self {
-        cluster.kubectl(&["apply", "-f", "-"], &manifest).unwrap();
-        Self { cluster, manifest }
-    }
-}
-
-impl Drop for Installed<'_> {
-    fn drop(&mut self) {
-        let delete = ["delete", "--ignore-not-found", "--wait=true", "--timeout=60s", "-f", "-"];
-        if let Err(error) = self.cluster.kubectl(&delete, &self.manifest) {
-            eprintln!("{error}");
-        }
-    }
-}
-
-fn agent_image() -> Image {
-    let image = Image::busybox(IMAGE, &["/usr/bin/aliquot"]).unwrap();
-    image.program(&built("aliquot"), "/usr/bin/aliquot").unwrap();
-    image
+pub(crate) fn agent_image() -> Image {
+    Image::agent(IMAGE, &built("aliquot")).unwrap()
 }
 
 /// The API server with the rights of the agent's Pod: a token that is bound to it, as the kubelet mounts it.
-fn with_rights_of_agent(stage: &Stage, pod: &str) -> Api {
-    let agent = stage.api().get(&format!("/api/v1/namespaces/aliquot/pods/{pod}")).unwrap();
-    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": agent["metadata"]["uid"]});
+fn with_rights_of_agent(stage: &Stage, agent: &Value) -> Api {
+    let (name, uid) = (&agent["metadata"]["name"], &agent["metadata"]["uid"]);
+    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid});
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}});
-    let path = "/api/v1/namespaces/aliquot/serviceaccounts/aliquot/token";
-    let token = stage.api().create(path, &request).unwrap()["status"]["token"].clone();
+    let path = format!("{NAMESPACE}/serviceaccounts/aliquot/token");
+    let token = stage.api().create(&path, &request).unwrap()["status"]["token"].clone();
     let place = stage.cluster().place();
     let mut kubeconfig: Value =
         serde_json::from_str(&fs::read_to_string(place.kubeconfig()).unwrap()).unwrap();
@@ -109,15 +71,14 @@ fn try_write(api: &Api, slice: &Value) -> Result<(), ApiError> {
 
 #[test]
 fn installed_agent_serves_pods_and_its_own_node_alone() {
+    if needs_own() {
+        return;
+    }
     let Some(stage) = Stage::empty("daemonset") else { return };
     stage.cluster().import(&agent_image()).unwrap();
-    let manifest = manifest(&stage);
-    let installed = Installed::new(stage.cluster(), manifest);
-    let rollout = ["-n", "aliquot", "rollout", "status", "daemonset/aliquot", "--timeout=60s"];
-    stage.cluster().kubectl(&rollout, "").unwrap_or_else(|error| {
-        let said = stage.cluster().kubectl(&["-n", "aliquot", "describe", "pods"], "").unwrap_or_default();
-        panic!("{error}\n{said}");
-    });
+    let mut manifest = manifest(&stage);
+    manifest.set_variable("ALIQUOT_NODE", "t4-2");
+    let installed = Installed::new(stage.client(), &manifest);
     let space = stage.namespace("all");
     space
         .create_object(&space.devices("resourceclaimtemplates"), &template("share", &share(MEMORY, 10)))
@@ -131,8 +92,7 @@ fn installed_agent_serves_pods_and_its_own_node_alone() {
     );
     status_is_written(&space, &stage);
 
-    let agents = stage.api().get("/api/v1/namespaces/aliquot/pods").unwrap();
-    let api = with_rights_of_agent(&stage, agents["items"][0]["metadata"]["name"].as_str().unwrap());
+    let api = with_rights_of_agent(&stage, &installed.agent_pod());
     let own = stage.cluster().node();
     try_write(&api, &slice("aliquot.dev", &own)).unwrap();
     for (driver, node, why) in
@@ -152,7 +112,7 @@ fn installed_agent_serves_pods_and_its_own_node_alone() {
     }
     space.delete().unwrap();
     drop(installed);
-    let left = stage.api().get("/api/v1/namespaces/aliquot");
+    let left = stage.api().get(NAMESPACE);
     assert!(left.is_err(), "namespace aliquot is left: {left:?}");
     stage.finish();
 }

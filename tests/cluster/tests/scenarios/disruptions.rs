@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::shares::share;
 use crate::stage::{BRIEFLY, PATIENCE, SLICES, Stage, pod, template};
+use crate::world::needs_own;
 
 const MEMORY: u64 = 2 << 30;
 /// Pods that come and go while the agent is killed.
@@ -21,6 +22,9 @@ const AWAY_VARIABLE: &str = "ALIQUOT_CLUSTER_AWAY_SECONDS";
 const AWAY: u64 = 10;
 
 fn begin(name: &'static str) -> Option<Stage> {
+    if needs_own() {
+        return None;
+    }
     Stage::with_agent(name, "t4-2", "shared")
 }
 
@@ -194,7 +198,7 @@ fn claims_of_objects_removed_by_force_are_released() {
     // The documented way to empty a node.
     let node = stage.cluster().node();
     let drain = ["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s"];
-    stage.cluster().kubectl(&drain, "").unwrap();
+    stage.client().kubectl(&drain, "").unwrap();
     prepared(0);
     // The driver is removed: the kubelet wipes its slices, and nothing of a claim is left on the node.
     stage.agent().end(stage.cluster(), Signal::SIGTERM).unwrap();
@@ -204,7 +208,7 @@ fn claims_of_objects_removed_by_force_are_released() {
     });
     stage.agent().start_again(stage.cluster()).unwrap();
     stage.agent().wait_until_ready(stage.cluster()).unwrap();
-    stage.cluster().kubectl(&["uncordon", &node], "").unwrap();
+    stage.client().kubectl(&["uncordon", &node], "").unwrap();
     create(&space, "fourth");
     space.running("fourth", 1, PATIENCE).unwrap();
     space.delete().unwrap();

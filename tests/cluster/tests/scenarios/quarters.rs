@@ -10,9 +10,9 @@ use crate::stage::{PATIENCE, Stage, built, pod, template};
 /// `aliquot explain` on the live cluster: exit code and output.
 fn explained(stage: &Stage, pod: &str) -> (i32, String) {
     let program = built("aliquot").display().to_string();
-    let kubeconfig = stage.cluster().place().kubeconfig().display().to_string();
+    let kubeconfig = stage.client().kubeconfig().display().to_string();
     let words = [&program, "explain", "--cluster", "--kubeconfig", &kubeconfig, pod];
-    let said = stage.cluster().run(&words, "", PATIENCE).unwrap();
+    let said = stage.client().run(&words, "", PATIENCE).unwrap();
     (said.code, said.out + &said.err)
 }
 

@@ -144,7 +144,7 @@ fn constraints_all_and_admin_access_reach_pods() {
         .create_object(&space.devices("resourceclaimtemplates"), &template("monitor", &monitor["requests"]));
     assert!(refused.is_err(), "administrative access without the namespace's label");
     let label = ["label", "namespace", space.name(), "resource.kubernetes.io/admin-access=true"];
-    stage.cluster().kubectl(&label, "").unwrap();
+    stage.client().kubectl(&label, "").unwrap();
     // The scheduler compares even such a request with the capacity that is left (docs/upstream/admin-access-capacity.md).
     create(&space, "greedy", monitor.clone());
     space.unschedulable("greedy").unwrap();

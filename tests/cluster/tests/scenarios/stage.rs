@@ -11,11 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::{
-    AGENT_PROCESSES, Agent, AgentOptions, Api, Cluster, EXAMPLE_IMAGE, Namespace, Scope, install_examples,
+    AGENT_PROCESSES, Agent, AgentOptions, Api, Client, Cluster, EXAMPLE_IMAGE, Namespace, Scope,
+    install_examples,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::given::{Given, given, kubeconfig};
+use crate::install::Installed;
 use crate::world::{Turn, World, needs_own};
 
 /// How long a Pod may take to start; many times what it takes.
@@ -26,11 +29,27 @@ pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
 static CLUSTER: OnceLock<Option<Mutex<Box<Cluster>>>> = OnceLock::new();
 
+/// Where a scenario plays.
+enum Ground {
+    /// The cluster of this process.
+    Own(MutexGuard<'static, Box<Cluster>>),
+    /// The one that `KUBECONFIG` names.
+    Given(MutexGuard<'static, Given>),
+}
+
+/// The agent of a scenario.
+enum Running {
+    /// A process on the node of this process's cluster.
+    Process(Agent),
+    /// The Pod of an installed manifest.
+    Pod(Installed),
+}
+
 /// A scenario that plays.
 pub(crate) struct Stage {
-    cluster: MutexGuard<'static, Box<Cluster>>,
+    ground: Ground,
     name: &'static str,
-    agent: Option<Agent>,
+    agent: Option<Running>,
     began: Instant,
     /// Held until the cleanup is done.
     _turn: Turn,
@@ -75,8 +94,11 @@ impl Stage {
     }
 
     fn begin(name: &'static str, turn: Turn) -> Option<Self> {
-        let cluster = cluster()?;
-        Some(Self { cluster, name, agent: None, began: Instant::now(), _turn: turn })
+        let ground = match kubeconfig() {
+            Some(kubeconfig) => Ground::Given(given(&kubeconfig)),
+            None => Ground::Own(cluster()?),
+        };
+        Some(Self { ground, name, agent: None, began: Instant::now(), _turn: turn })
     }
 
     /// Begins a scenario with an agent on a simulated node, with one layout for all cards.
@@ -88,7 +110,14 @@ impl Stage {
 
     /// Starts an agent with a policy.
     pub(crate) fn start_agent(&mut self, node: &str, policy: &str) {
-        let file = self.cluster.place().path("policy.toml");
+        self.agent = Some(match &self.ground {
+            Ground::Own(cluster) => Running::Process(self.start_process(cluster, node, policy)),
+            Ground::Given(given) => Running::Pod(given.install(node, policy, self.name)),
+        });
+    }
+
+    fn start_process(&self, cluster: &Cluster, node: &str, policy: &str) -> Agent {
+        let file = cluster.place().path("policy.toml");
         fs::write(&file, policy).unwrap();
         let options = AgentOptions {
             program: built("aliquot"),
@@ -96,7 +125,7 @@ impl Stage {
             policy: Some(file),
             state: self.name.to_owned(),
         };
-        self.agent = Some(Agent::start(&self.cluster, options).unwrap());
+        Agent::start(cluster, options).unwrap()
     }
 
     /// The name of the scenario, and of its agent's state.
@@ -104,21 +133,61 @@ impl Stage {
         self.name
     }
 
+    /// The cluster of this process, for scenarios that reach into its node; those begin with [`needs_own`].
+    #[track_caller]
     pub(crate) fn cluster(&self) -> &Cluster {
-        &self.cluster
+        match &self.ground {
+            Ground::Own(cluster) => cluster,
+            Ground::Given(_) => panic!("{}: found a given cluster, expected one of this process", self.name),
+        }
+    }
+
+    /// API server and kubectl.
+    pub(crate) fn client(&self) -> &Client {
+        match &self.ground {
+            Ground::Own(cluster) => cluster.client(),
+            Ground::Given(given) => given.client(),
+        }
     }
 
     pub(crate) fn api(&self) -> &Api {
-        self.cluster.api()
+        self.client().api()
     }
 
+    /// The agent's process, for scenarios that reach into the node.
+    #[track_caller]
     pub(crate) fn agent(&self) -> &Agent {
-        self.agent.as_ref().unwrap()
+        match &self.agent {
+            Some(Running::Process(agent)) => agent,
+            _ => {
+                panic!("{}: found no process of an agent on this process's cluster, expected one", self.name)
+            }
+        }
+    }
+
+    /// Claims that the agent has prepared; `None` while it does not answer.
+    fn prepared(&self) -> Option<u64> {
+        const NAME: &str = "aliquot_dra_prepared_claims";
+        match self.agent.as_ref()? {
+            Running::Process(agent) => agent.metric(NAME).ok(),
+            Running::Pod(installed) => installed.metric(NAME),
+        }
+    }
+
+    /// The end of the agent's log.
+    fn agent_log(&self) -> String {
+        match &self.ground {
+            Ground::Own(cluster) => cluster.log(AGENT_PROCESSES[0], 20),
+            Ground::Given(given) => {
+                let logs = ["-n", "aliquot", "logs", "daemonset/aliquot", "--tail=20"];
+                given.client().kubectl(&logs, "").unwrap_or_else(|error| error.to_string())
+            }
+        }
     }
 
     /// A namespace of this scenario.
     pub(crate) fn namespace(&self, name: &str) -> Namespace<'_> {
-        Namespace::create(&self.cluster, &format!("{}-{name}", self.name), &json!({"scenario": self.name}))
+        Namespace::create(self.client(), &format!("{}-{name}", self.name), &json!({"scenario": self.name}))
             .unwrap()
     }
 
@@ -127,34 +196,40 @@ impl Stage {
     pub(crate) fn wait_for(&self, condition: &str, mut holds: impl FnMut() -> bool) {
         let until = Instant::now() + PATIENCE;
         while !holds() {
-            let log = || self.cluster.log("agent", 20);
-            assert!(Instant::now() < until, "waited {} s for {condition}\n{}", PATIENCE.as_secs(), log());
+            assert!(
+                Instant::now() < until,
+                "waited {} s for {condition}\n{}",
+                PATIENCE.as_secs(),
+                self.agent_log()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Shows that nothing is left of any claim, and ends the agent.
     pub(crate) fn finish(mut self) {
-        if let Some(agent) = self.agent.take() {
-            self.wait_for("the agent holds no claim", || {
-                agent.metric("aliquot_dra_prepared_claims").is_ok_and(|count| count == 0)
-            });
-            let code = agent.end(&self.cluster, Signal::SIGTERM).unwrap();
-            assert_eq!(code, 0, "{}", agent.log(&self.cluster, 20));
+        if self.agent.is_some() {
+            self.wait_for("the agent holds no claim", || self.prepared() == Some(0));
+        }
+        let agent = self.agent.take();
+        let Ground::Own(cluster) = &self.ground else { return };
+        if let Some(Running::Process(agent)) = agent {
+            let code = agent.end(cluster, Signal::SIGTERM).unwrap();
+            assert_eq!(code, 0, "{}", agent.log(cluster, 20));
         }
         assert_eq!(self.files_of_claims(), Vec::<PathBuf>::new(), "CDI files and grants of released claims");
     }
 
     /// CDI files and grants on the node.
     pub(crate) fn files_of_claims(&self) -> Vec<PathBuf> {
-        let states = self.files("aliquot").into_iter().chain([self.cluster.place().path("aliquot")]);
+        let states = self.files("aliquot").into_iter().chain([self.cluster().place().path("aliquot")]);
         let grants = states.flat_map(|state| entries(&state.join("grants")));
         self.files("run-cdi").into_iter().chain(grants).collect()
     }
 
     /// What a directory of the node holds.
     fn files(&self, directory: &str) -> Vec<PathBuf> {
-        entries(&self.cluster.place().path(directory))
+        entries(&self.cluster().place().path(directory))
     }
 }
 
@@ -171,14 +246,20 @@ impl Drop for Stage {
         if left.is_ok_and(|left| left["items"].as_array().is_none_or(|items| !items.is_empty())) {
             let selector = format!("--selector={selector}");
             let delete = ["delete", "namespaces", &selector, "--wait=true", "--timeout=60s"];
-            if let Err(error) = self.cluster.kubectl(&delete, "") {
+            if let Err(error) = self.client().kubectl(&delete, "") {
                 eprintln!("{error}");
             }
         }
+        // An installed agent ends with its manifest.
+        self.agent = None;
+        let cluster = match &self.ground {
+            Ground::Own(cluster) => cluster,
+            Ground::Given(given) => return given.delete_slices(),
+        };
         for process in AGENT_PROCESSES {
-            if self.cluster.runs(process).unwrap_or(false) {
+            if cluster.runs(process).unwrap_or(false) {
                 // A failed scenario is the reason that it still runs; its failure is reported already.
-                drop(self.cluster.end_process(process, Signal::SIGKILL));
+                drop(cluster.end_process(process, Signal::SIGKILL));
             }
         }
         if let Err(error) = self.api().delete(SLICES, None) {

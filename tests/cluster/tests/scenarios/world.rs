@@ -1,9 +1,11 @@
 //! The cluster of a scenario: one started here, or the one that `KUBECONFIG` names.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use aliquot_cluster::{Api, Cluster, ClusterError, Options, Parts, Scope};
+
+use crate::given::kubeconfig;
 
 /// The machine's processors: scenarios use them at the same time, but for those that measure shares of computing time.
 /// It is locked before the cluster of a stage.
@@ -41,7 +43,7 @@ impl World {
     /// A cluster, or `None` on a machine that cannot run one; the reason is printed, and a failure with
     /// `ALIQUOT_STRICT=1`.
     pub(crate) fn start(name: &str, scope: Scope) -> Option<Self> {
-        if let Some(kubeconfig) = given() {
+        if let Some(kubeconfig) = kubeconfig() {
             return Some(Self::Given(Api::connect(&kubeconfig).unwrap()));
         }
         let program = PathBuf::from(env!("CARGO_BIN_EXE_aliquot_cluster"));
@@ -63,16 +65,12 @@ impl World {
     }
 }
 
-/// The kubeconfig of a given cluster.
-fn given() -> Option<PathBuf> {
-    let path = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty());
-    path.map(|path| Path::new(&path).to_owned())
-}
-
 /// Whether a scenario that needs a cluster of its own cannot play; the reason is printed.
 pub(crate) fn needs_own() -> bool {
-    if given().is_some() {
-        println!("stood aside: this scenario starts a simulated node of its own, and KUBECONFIG is set");
+    if kubeconfig().is_some() {
+        println!(
+            "stood aside: this scenario reaches into a node, which the cluster of KUBECONFIG does not allow"
+        );
         return true;
     }
     match Parts::find() {
