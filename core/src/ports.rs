@@ -15,6 +15,7 @@
 //! do not enumerate the others.
 
 mod composite;
+mod on_host;
 mod usage;
 
 use std::error::Error;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use composite::{Composite, Member};
+pub use on_host::VendorOnHost;
 pub use usage::{CardEvent, CardEvents, CardSample, CardUsage, Samples};
 
 use crate::card::{Card, Inventory};

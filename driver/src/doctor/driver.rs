@@ -3,50 +3,19 @@
 use std::path::Path;
 
 use aliquot_core::card::{Card, Health};
+use aliquot_core::ports::VendorOnHost;
 
 use super::node_root::{NodeObject, NodeRoot};
 use super::{CardsAt, CheckVerdict, Finding, NodePaths};
-use crate::hardware::vendors::driver_files;
+use crate::hardware::vendors::{driver_files, on_host};
 
 /// Where the kernel lists PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 /// Longest list of names in a finding.
 const NAMES_MAX: usize = 4;
 
-/// A vendor as its cards and driver appear in a file system.
-struct Vendor {
-    name: &'static str,
-    /// PCI vendor, as the kernel writes it.
-    pci: &'static str,
-    /// Beginnings of the PCI classes of its cards.
-    classes: &'static [&'static str],
-    /// Device files that every container needs.
-    common: &'static [&'static str],
-    /// A card's device file without its number.
-    card: &'static str,
-    /// What makes absent device files.
-    make: &'static str,
-}
-
-const NVIDIA: Vendor = Vendor {
-    name: "NVIDIA",
-    pci: "0x10de",
-    classes: &["0x0300", "0x0302"],
-    common: &["nvidiactl", "nvidia-uvm"],
-    card: "nvidia",
-    make: "load the driver: modprobe nvidia nvidia-uvm; nvidia-modprobe -u -c 0 makes the files",
-};
-const ASCEND: Vendor = Vendor {
-    name: "Ascend",
-    pci: "0x19e5",
-    classes: &["0x1200"],
-    common: &["davinci_manager", "devmm_svm", "hisi_hdc"],
-    card: "davinci",
-    make: "install the Ascend driver and firmware, and restart the node",
-};
-
 /// Cards of a vendor on the PCI bus.
-fn on_bus(root: &NodeRoot, vendor: &Vendor) -> NodeObject<usize> {
+fn on_bus(root: &NodeRoot, vendor: &VendorOnHost) -> NodeObject<usize> {
     let names = match root.names(Path::new(PCI_DEVICES)) {
         NodeObject::Here(names) => names,
         NodeObject::Absent => return NodeObject::Absent,
@@ -61,6 +30,11 @@ fn on_bus(root: &NodeRoot, vendor: &Vendor) -> NodeObject<usize> {
     NodeObject::Here(names.iter().filter(is_card).count())
 }
 
+/// A word of each vendor.
+fn alternatives(word: impl Fn(&VendorOnHost) -> &'static str) -> String {
+    on_host().map(word).collect::<Vec<_>>().join(" or ")
+}
+
 /// The driver's libraries are found, and the driver answers.
 pub(super) fn libraries(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "driver libraries";
@@ -71,24 +45,27 @@ pub(super) fn libraries(site: &NodePaths, root: &NodeRoot) -> Finding {
         }
         CardsAt::Machine(answer) => answer,
     };
-    let files = match on_bus(root, &NVIDIA) {
-        NodeObject::Unreadable(error) => return Finding::unseen(CHECK, format!("{PCI_DEVICES}: {error}")),
-        NodeObject::Here(0) | NodeObject::Absent => None,
-        NodeObject::Here(_) => match driver_files(&site.root, site.driver.as_deref()) {
-            Ok(files) => Some(files),
-            Err(error) => {
-                return Finding::new(
-                    CHECK,
-                    CheckVerdict::Failed,
-                    error.to_string(),
-                    "see docs/user/cluster.md",
-                );
+    let mut of = String::new();
+    for vendor in on_host() {
+        match on_bus(root, vendor) {
+            NodeObject::Unreadable(error) => {
+                return Finding::unseen(CHECK, format!("{PCI_DEVICES}: {error}"));
             }
-        },
-    };
-    let of = files.map_or(String::new(), |files| {
-        format!(", NVIDIA driver {} below {}", files.version, files.root.display())
-    });
+            NodeObject::Here(0) | NodeObject::Absent => continue,
+            NodeObject::Here(_) => {}
+        }
+        match driver_files(vendor, &site.root, site.driver.as_deref()) {
+            None => {}
+            Some(Ok(files)) => {
+                let (version, root) = (&files.version, files.root.display());
+                of.push_str(&format!(", {} driver {version} below {root}", vendor.name));
+            }
+            Some(Err(error)) => {
+                let remedy = "see docs/user/cluster.md";
+                return Finding::new(CHECK, CheckVerdict::Failed, error.to_string(), remedy);
+            }
+        }
+    }
     match answer {
         Ok(answer) => {
             let cards = &answer.cards.cards;
@@ -109,16 +86,17 @@ pub(super) fn libraries(site: &NodePaths, root: &NodeRoot) -> Finding {
             Finding::new(CHECK, CheckVerdict::Warning, found, remedy)
         }
         Err(why) => {
-            let bus = [&NVIDIA, &ASCEND].into_iter().filter_map(|vendor| on_bus(root, vendor).here());
+            let bus = on_host().filter_map(|vendor| on_bus(root, vendor).here());
             if bus.sum::<usize>() == 0 {
+                let found = format!("found no {} card", alternatives(|vendor| vendor.name));
                 let remedy = "the agent publishes none; --node (simulatedNode of the chart) simulates some";
-                return Finding::new(CHECK, CheckVerdict::Warning, "found no NVIDIA or Ascend card", remedy);
+                return Finding::new(CHECK, CheckVerdict::Warning, found, remedy);
             }
             Finding::new(
                 CHECK,
                 CheckVerdict::Failed,
                 format!("no driver answers: {}", why.replace('\n', "; ")),
-                "load the driver and run nvidia-smi or npu-smi on the node",
+                format!("load the driver and run {} on the node", alternatives(|vendor| vendor.tool)),
             )
         }
     }
@@ -136,7 +114,7 @@ pub(super) fn devices(site: &NodePaths, root: &NodeRoot) -> Finding {
         NodeObject::Unreadable(error) => return Finding::unseen(CHECK, format!("/dev: {error}")),
     };
     let mut whole = Vec::new();
-    for vendor in [&NVIDIA, &ASCEND] {
+    for vendor in on_host() {
         let cards = match on_bus(root, vendor) {
             NodeObject::Here(cards) => cards,
             NodeObject::Absent => 0,

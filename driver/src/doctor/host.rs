@@ -7,6 +7,7 @@ use nix::unistd::geteuid;
 
 use super::node_root::{NodeObject, NodeRoot};
 use super::{CheckVerdict, Finding, NodePaths};
+use crate::hardware::vendors::on_host;
 
 /// Bits of a mode that let the group or everybody else write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -17,14 +18,11 @@ const OTHER_KUBELETS: [&str; 4] = [
     "/var/snap/microk8s/common/var/lib/kubelet",
     "/var/lib/rancher/k3s/agent/kubelet",
 ];
-/// Sockets of drivers that hand out the same cards, and their names.
-const OTHER_OWNERS: [(&str, &str, &str); 7] = [
-    ("device-plugins", "nvidia", "NVIDIA's device plugin"),
+/// Sockets of drivers for cards of several vendors that hand out the same cards, beside the vendors' own: directory, a word in the
+/// name, name for people.
+const OTHER_OWNERS: [(&str, &str, &str); 3] = [
     ("device-plugins", "hami", "HAMi's device plugin"),
     ("device-plugins", "vgpu", "a vGPU device plugin"),
-    ("device-plugins", "davinci", "Huawei's device plugin"),
-    ("device-plugins", "ascend", "Huawei's device plugin"),
-    ("plugins_registry", "gpu.nvidia.com", "NVIDIA's DRA driver"),
     ("plugins_registry", "hami-core-gpu.project-hami.io", "HAMi's DRA driver"),
 ];
 
@@ -57,7 +55,8 @@ pub(super) fn kubelet(site: &NodePaths, root: &NodeRoot) -> Finding {
 pub(super) fn owners(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "other drivers";
     let mut found = Vec::new();
-    for (dir, word, owner) in OTHER_OWNERS {
+    let of_vendors = on_host().flat_map(|vendor| vendor.drivers);
+    for (dir, word, owner) in of_vendors.chain(&OTHER_OWNERS) {
         let names = match root.names(&site.kubelet.join(dir)) {
             NodeObject::Here(names) => names,
             NodeObject::Absent => continue,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::node_root::{NodeObject, NodeRoot};
 use super::{CheckVerdict, Finding, NodePaths};
+use crate::hardware::vendors::on_host;
 
 /// Configurations of runtimes, in the order in which they are looked for.
 const CONFIGS: [(&str, &str); 6] = [
@@ -79,7 +80,8 @@ fn judge(check: &'static str, name: &str, path: &str, said: &Said, site: &NodePa
         let remedy = "containerd 2.0 needs nothing; for 1.7 set enable_cdi = true and restart it";
         return Finding::new(check, CheckVerdict::Warning, found, remedy);
     }
-    match said.default_runtime.as_deref().filter(|name| name.contains("nvidia") || name.contains("ascend")) {
+    let of_a_vendor = |name: &&str| on_host().any(|vendor| name.contains(vendor.runtime));
+    match said.default_runtime.as_deref().filter(of_a_vendor) {
         Some(vendor) => Finding::new(
             check,
             CheckVerdict::Warning,

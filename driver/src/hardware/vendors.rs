@@ -22,7 +22,7 @@ pub use aliquot_backend_nvidia::{Context, Probe};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::health::{Codes, Meaning};
 use aliquot_core::id::Vendor;
-use aliquot_core::ports::{Composite, DeviceBackend, Member};
+use aliquot_core::ports::{Composite, DeviceBackend, Member, VendorOnHost};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::HardwareError;
@@ -80,8 +80,22 @@ enum NoVendorCards {
 /// Opens one vendor: for programs of this machine, or for containers that get the driver's files from a place on the host.
 type OpenVendor = fn(&Catalogue, Option<&HostRoots>) -> Result<VendorCards, NoVendorCards>;
 
+/// Finds the files that containers get of a vendor's driver, on a host with its root seen at a path.
+type FindFiles = fn(&Path, Option<&Path>) -> Result<DriverFiles, DriverRootError>;
+
+/// What is asked of a vendor.
+struct Registered {
+    on_host: &'static VendorOnHost,
+    open: OpenVendor,
+    /// `None`: the driver's directories are mounted as they are.
+    files: Option<FindFiles>,
+}
+
 /// Every vendor, in the order of its cards on a node.
-const VENDORS: [(&str, OpenVendor); 2] = [("NVIDIA", nvidia), ("Ascend", ascend)];
+static VENDORS: [Registered; 2] = [
+    Registered { on_host: &aliquot_backend_nvidia::ON_HOST, open: nvidia, files: Some(nvidia_files) },
+    Registered { on_host: &aliquot_backend_ascend::ON_HOST, open: ascend, files: None },
+];
 
 fn nvidia(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<VendorCards, NoVendorCards> {
     let node = match place {
@@ -136,12 +150,27 @@ pub fn all() -> Vec<Vendor> {
     vec![cuda(), dcmi()]
 }
 
-/// The files of NVIDIA's driver on a host with its root seen at `host`.
+fn nvidia_files(host: &Path, driver: Option<&Path>) -> Result<DriverFiles, DriverRootError> {
+    DriverFiles::find(&HostRoots { host: host.to_owned(), driver: driver.map(Path::to_owned) })
+}
+
+/// Every vendor as a host shows it, in the order of its cards on a node.
+pub fn on_host() -> impl Iterator<Item = &'static VendorOnHost> {
+    VENDORS.iter().map(|vendor| vendor.on_host)
+}
+
+/// The files that containers get of a vendor's driver, on a host with its root seen at `host`; `None`: the vendor's driver has
+/// no such list.
 ///
 /// # Errors
 /// [`DriverRootError`]: there is no driver, or it is half installed.
-pub fn driver_files(host: &Path, driver: Option<&Path>) -> Result<DriverFiles, DriverRootError> {
-    DriverFiles::find(&HostRoots { host: host.to_owned(), driver: driver.map(Path::to_owned) })
+pub fn driver_files(
+    vendor: &VendorOnHost,
+    host: &Path,
+    driver: Option<&Path>,
+) -> Option<Result<DriverFiles, DriverRootError>> {
+    let registered = VENDORS.iter().find(|registered| registered.on_host == vendor)?;
+    registered.files.map(|find| find(host, driver))
 }
 
 /// Calls a vendor's library with all signals blocked in this thread. Threads that the library starts inherit that, so that none of
@@ -199,8 +228,9 @@ impl MachineCards {
         let (mut members, mut vendors, mut drivers) = (Vec::new(), Vec::new(), Vec::new());
         let (mut broken, mut reasons, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let mut contexts = None;
-        for (name, open) in VENDORS {
-            match without_signals(|| open(&catalogue, place)) {
+        for vendor in &VENDORS {
+            let name = vendor.on_host.name;
+            match without_signals(|| (vendor.open)(&catalogue, place)) {
                 Ok(opened) => {
                     contexts = contexts.or(opened.contexts);
                     catalogue = opened.catalogue;

@@ -23,6 +23,9 @@ const ONLY: &[(&str, &[&str])] = &[
     ("crc32c", &["driver/src/checkpoint", "tests/"]),
     ("clap", &["driver/src/cli", "driver/src/bin/", "tests/cluster/src/main.rs"]),
     ("k8s_openapi", &["driver/src/kube.rs", "driver/src/kube/"]),
+    ("aliquot_backend_nvidia", VENDOR_HOMES),
+    ("aliquot_backend_ascend", VENDOR_HOMES),
+    ("NVIDIA", VENDOR_HOMES),
     (
         "env::var",
         &[
@@ -56,6 +59,9 @@ const ONLY: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+
+/// A vendor is named in its crate and in one registration, beside what imitates its library.
+const VENDOR_HOMES: &[&str] = &["driver/backends/", "driver/src/hardware/vendors.rs", "tests/", "benches/"];
 
 /// Names that say nothing.
 const NO_NAMES: &[&str] = &["util", "utils", "common", "helpers", "manager", "types", "misc"];

@@ -46,6 +46,7 @@ use aliquot_core::units::Bytes;
 pub use ffi::event::FaultEvent;
 pub use ffi::{Fault, Site};
 pub use health::{FaultCodes, OpenError};
+pub use probe::ON_HOST;
 pub use watch::Watch;
 
 use access::NpuAccess;

@@ -8,13 +8,29 @@ use aliquot_core::card::{Card, Health, Topology};
 use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue, LinkShape, Sighting};
 use aliquot_core::id::{CardUuid, PciAddress, TemplateName, Vendor};
 use aliquot_core::partition::{Part, PartitionTable, ShareSupport};
-use aliquot_core::ports::{BackendError, LivePartition, PartitionAt, PartitionHandle};
+use aliquot_core::ports::{BackendError, LivePartition, PartitionAt, PartitionHandle, VendorOnHost};
 use aliquot_core::units::Bytes;
 
 use crate::ffi::{Facts, Library, Settings, Vnpu};
 use crate::health::{Debounce, judge, unanswered};
 use crate::partition;
 use crate::recovery::{self, Line};
+
+/// The vendor on a host.
+pub static ON_HOST: VendorOnHost = VendorOnHost {
+    name: "Ascend",
+    pci: "0x19e5",
+    classes: &["0x1200"],
+    common: &["davinci_manager", "devmm_svm", "hisi_hdc"],
+    card: "davinci",
+    make: "install the Ascend driver and firmware, and restart the node",
+    tool: "npu-smi",
+    runtime: "ascend",
+    drivers: &[
+        ("device-plugins", "davinci", "Huawei's device plugin"),
+        ("device-plugins", "ascend", "Huawei's device plugin"),
+    ],
+};
 
 /// Where the kernel tells of PCI devices, below the root.
 const PCI_DEVICES: &str = "sys/bus/pci/devices";

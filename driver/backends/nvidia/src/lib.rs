@@ -48,6 +48,7 @@ pub use driver_root::{DriverFiles, DriverRootError, HostRoots};
 pub use ffi::Fault;
 pub use ffi::context::{Context, NoContext, Probe};
 pub use health::{DRIVER_MIN, OpenError};
+pub use probe::ON_HOST;
 pub use watch::Watch;
 
 use ffi::{CreateFailure, Facts, Library};

@@ -8,11 +8,28 @@ use aliquot_core::card::{Card, Health, Supply, Topology};
 use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue, Sighting};
 use aliquot_core::id::{CardUuid, PciAddress, Vendor};
 use aliquot_core::partition::Part;
+use aliquot_core::ports::VendorOnHost;
 use aliquot_core::units::Bytes;
 
 use crate::ffi::{Facts, Fault, MigLayout};
 use crate::health::unanswered;
 use crate::partition;
+
+/// The vendor on a host.
+pub static ON_HOST: VendorOnHost = VendorOnHost {
+    name: "NVIDIA",
+    pci: "0x10de",
+    classes: &["0x0300", "0x0302"],
+    common: &["nvidiactl", "nvidia-uvm"],
+    card: "nvidia",
+    make: "load the driver: modprobe nvidia nvidia-uvm; nvidia-modprobe -u -c 0 makes the files",
+    tool: "nvidia-smi",
+    runtime: "nvidia",
+    drivers: &[
+        ("device-plugins", "nvidia", "NVIDIA's device plugin"),
+        ("plugins_registry", "gpu.nvidia.com", "NVIDIA's DRA driver"),
+    ],
+};
 
 /// Where the kernel describes PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
