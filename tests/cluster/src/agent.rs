@@ -1,4 +1,4 @@
-//! The node agent on the node of a cluster, over simulated cards.
+//! The node agent on the node of a cluster, over simulated cards or those of the machine.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -22,8 +22,8 @@ const ANSWER_MAX: u64 = 16 << 20;
 pub struct AgentOptions {
     /// The program `aliquot`.
     pub program: PathBuf,
-    /// Simulated node: built-in name or node file.
-    pub node: String,
+    /// Simulated node: built-in name or node file. `None`: the cards of this machine.
+    pub node: Option<String>,
     /// Layout policy.
     pub policy: Option<PathBuf>,
     /// Its state directory, below `/var/lib/aliquot` of the node.
@@ -60,7 +60,9 @@ impl Agent {
         let mut argv = vec![self.options.program.display().to_string(), "plugin".to_owned()];
         let mut flag = |name: &str, value: String| argv.extend([format!("--{name}"), value]);
         flag("node-name", cluster.node());
-        flag("node", self.options.node.clone());
+        if let Some(node) = &self.options.node {
+            flag("node", node.clone());
+        }
         flag("kubeconfig", cluster.place().kubeconfig().display().to_string());
         flag("state", self.state());
         // As in a DaemonSet: agents that run beside each other have sockets of different names.

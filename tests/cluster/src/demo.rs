@@ -56,7 +56,7 @@ pub fn start_agent(cluster: &Cluster, aliquot: &Path) -> Result<Agent, ClusterEr
     install_examples(cluster, aliquot)?;
     let policy = cluster.place().path("policy.toml");
     fs::write(&policy, POLICY).map_err(|error| ClusterError::file(&policy, &error))?;
-    let (node, state) = (NODE.to_owned(), "demo".to_owned());
+    let (node, state) = (Some(NODE.to_owned()), "demo".to_owned());
     Agent::start(cluster, AgentOptions { program: aliquot.to_owned(), node, policy: Some(policy), state })
 }
 

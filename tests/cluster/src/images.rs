@@ -110,7 +110,11 @@ impl Image {
         self.libraries_of(from)
     }
 
-    fn libraries_of(&self, program: &Path) -> Result<(), ClusterError> {
+    /// Adds the loader and the libraries that a program or library of this machine names.
+    ///
+    /// # Errors
+    /// They cannot be copied, or `ldd` does not know the file.
+    pub fn libraries_of(&self, program: &Path) -> Result<(), ClusterError> {
         for line in output(Command::new("ldd").arg(program))?.lines() {
             let library = line.split_whitespace().find(|word| word.starts_with('/'));
             if let Some(library) = library {

@@ -26,6 +26,8 @@ mod leftovers;
 mod partitions;
 #[path = "scenarios/quarters.rs"]
 mod quarters;
+#[path = "scenarios/real_card.rs"]
+mod real_card;
 #[path = "scenarios/requests.rs"]
 mod requests;
 #[path = "scenarios/shares.rs"]

@@ -25,7 +25,7 @@ fn rounds(few: usize) -> usize {
 }
 
 /// The median, the 99th percentile and the number of some durations.
-fn summary(mut times: Vec<Duration>) -> String {
+pub(crate) fn summary(mut times: Vec<Duration>) -> String {
     times.sort();
     let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)].as_millis();
     format!("p50 {} ms, p99 {} ms of {}", at(50), at(99), times.len())
@@ -40,7 +40,7 @@ fn requests(class: &str, capacity: &Value) -> Value {
 }
 
 /// Creates a Pod and returns the time until it runs.
-fn start(space: &Namespace<'_>, stage: &Stage, name: &str, claims: &[(&str, &str)]) -> Duration {
+pub(crate) fn start(space: &Namespace<'_>, stage: &Stage, name: &str, claims: &[(&str, &str)]) -> Duration {
     let began = Instant::now();
     space.create_object(&space.core("pods"), &pod(name, claims)).unwrap();
     let path = format!("{}?fieldSelector=metadata.name={name}", space.core("pods"));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, pod, template};
 
-const LIMIT: u64 = 4 << 30;
+pub(crate) const LIMIT: u64 = 4 << 30;
 const OUT_OF_MEMORY: u64 = 2;
 /// Where a container finds simulated cards. Real ones are found by their device nodes, so no variable is left there.
 pub(crate) const HARDWARE: [&str; 2] = ["ALIQUOT_SIM_DIR=/run/aliquot/cards", "ALIQUOT_SIM_DEVICES=present"];
@@ -32,13 +32,13 @@ pub(crate) fn share(memory: u64, cores: u32) -> Value {
     }}])
 }
 
-fn create(space: &Namespace<'_>, pod: &Value) -> String {
+pub(crate) fn create(space: &Namespace<'_>, pod: &Value) -> String {
     space.create_object(&space.core("pods"), pod).unwrap();
     space.running(pod["metadata"]["name"].as_str().unwrap(), 1, PATIENCE).unwrap().remove(0)
 }
 
 /// Fills a Pod's memory and compares it with the limit.
-fn held_to_limit(space: &Namespace<'_>, pod: &str, command: &[&str]) -> Result<(), String> {
+pub(crate) fn held_to_limit(space: &Namespace<'_>, pod: &str, command: &[&str]) -> Result<(), String> {
     let said = space.exec(pod, command).map_err(|error| error.to_string())?;
     let numbers: Vec<u64> = said.out.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [total, got, code] = numbers[..] else {

@@ -111,17 +111,22 @@ impl Stage {
     /// Starts an agent with a policy.
     pub(crate) fn start_agent(&mut self, node: &str, policy: &str) {
         self.agent = Some(match &self.ground {
-            Ground::Own(cluster) => Running::Process(self.start_process(cluster, node, policy)),
+            Ground::Own(cluster) => Running::Process(self.start_process(cluster, Some(node), policy)),
             Ground::Given(given) => Running::Pod(given.install(node, policy, self.name)),
         });
     }
 
-    fn start_process(&self, cluster: &Cluster, node: &str, policy: &str) -> Agent {
+    /// Starts an agent for the cards of this machine with a policy; the scenario has a cluster of this process.
+    pub(crate) fn start_agent_of_machine(&mut self, policy: &str) {
+        self.agent = Some(Running::Process(self.start_process(self.cluster(), None, policy)));
+    }
+
+    fn start_process(&self, cluster: &Cluster, node: Option<&str>, policy: &str) -> Agent {
         let file = cluster.place().path("policy.toml");
         fs::write(&file, policy).unwrap();
         let options = AgentOptions {
             program: built("aliquot"),
-            node: node.to_owned(),
+            node: node.map(str::to_owned),
             policy: Some(file),
             state: self.name.to_owned(),
         };
