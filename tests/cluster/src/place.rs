@@ -27,6 +27,8 @@ const BASE: &str = "/var/tmp/aliquot-cluster";
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Longest name: a network interface has 15 characters.
 const NAME_MAX: usize = 12;
+/// How long a cluster may take to be gone after the process that held it has ended.
+const ENDING: Duration = Duration::from_secs(20);
 /// How long processes of a cgroup may take to end after SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -97,7 +99,7 @@ impl Place {
         format!("aq-{}", self.name)
     }
 
-    /// Locks the place for one cluster, until the lock is dropped.
+    /// Locks the place for one cluster, until the lock is dropped. One that is being taken down is waited for.
     pub(crate) fn lock(&self) -> Result<Flock<File>, ClusterError> {
         let base = self.root.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(base).map_err(|error| ClusterError::file(base, &error))?;
@@ -108,11 +110,26 @@ impl Place {
             .write(true)
             .open(&path)
             .map_err(|error| ClusterError::file(&path, &error))?;
-        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            let message =
-                "found a running cluster of this name, expected none; take it down or choose another name";
-            ClusterError::failed(format!("cluster {}", self.name), message)
-        })
+        let until = Instant::now() + ENDING;
+        let (mut file, mut told) = (file, false);
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(lock),
+                Err((again, _)) if Instant::now() < until => file = again,
+                Err(_) => {
+                    let message = "found a running cluster of this name, expected none; take it down or choose another name";
+                    return Err(ClusterError::failed(format!("cluster {}", self.name), message));
+                }
+            }
+            if !std::mem::replace(&mut told, true) {
+                eprintln!(
+                    "cluster {}: waits for the one of this name to end, {} s at most",
+                    self.name,
+                    ENDING.as_secs()
+                );
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Makes the empty directories and cgroups.
