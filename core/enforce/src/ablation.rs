@@ -54,11 +54,13 @@ pub enum Heuristic {
     Headroom,
     /// The vendor's percentages are taken as they are.
     Rounding,
+    /// Launches that run side by side are billed each by itself, and go as soon as there is credit for one.
+    SideBySide,
 }
 
 impl Heuristic {
     /// All, with their names.
-    pub const ALL: [(Self, &'static str); 22] = [
+    pub const ALL: [(Self, &'static str); 23] = [
         (Self::LaunchAhead, "launch-ahead"),
         (Self::FewUnmeasured, "few-unmeasured"),
         (Self::Probes, "probes"),
@@ -81,6 +83,7 @@ impl Heuristic {
         (Self::LoanLead, "loan-lead"),
         (Self::Headroom, "headroom"),
         (Self::Rounding, "rounding"),
+        (Self::SideBySide, "side-by-side"),
     ];
 }
 

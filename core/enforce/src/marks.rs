@@ -450,6 +450,12 @@ impl Marks {
         self.streams.iter().flatten().any(|it| it.handle == stream)
     }
 
+    /// Whether the batch that is open on this stream waits for something that the card does not do, as far as the program told.
+    #[must_use]
+    pub fn opened_behind_hold(&self, stream: u64) -> bool {
+        self.streams.iter().flatten().any(|it| it.handle == stream && it.behind == BatchStart::Hold)
+    }
+
     /// The context is gone, and with it the events: what was pending stays charged as it was.
     fn forget(&mut self) {
         *self = Self::new();

@@ -42,6 +42,7 @@ mod lane;
 mod pay;
 mod probe;
 mod rest;
+mod side_by_side;
 mod ticket;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -63,6 +64,7 @@ use probe::{ProbeInput, Probes};
 
 pub use clocked::UnmarkedWork;
 pub use rest::{UnbilledWork, WaitScope};
+use side_by_side::SideBySide;
 use ticket::LaunchCount;
 pub use ticket::Ticket;
 
@@ -216,6 +218,7 @@ pub struct Pace {
     clocked: ClockBilling,
     probes: Probes,
     holds: Holds,
+    side_by_side: SideBySide,
 }
 
 const fn lane_of(stream: u64) -> usize {
@@ -242,6 +245,7 @@ impl Pace {
             clocked: ClockBilling::new(),
             probes: Probes::new(),
             holds: Holds::new(),
+            side_by_side: SideBySide::new(),
         }
     }
 
@@ -395,7 +399,8 @@ impl Pace {
     }
 
     /// A launch waits, so its stream will idle: the work until now becomes a batch of its own. Batches with deposits get their
-    /// markers as well, as deposits come back with bills.
+    /// markers as well, as deposits come back with bills; so do those of a program that uses several streams, as only stretches
+    /// without idle time tell what ran side by side.
     fn rest(
         &self,
         ask: &LaunchRequest<'_>,
@@ -405,8 +410,11 @@ impl Pace {
         marks: &mut Marks,
         world: &mut impl World,
     ) -> Verdict {
-        for (stream, lane) in self.open_lanes().filter(|(_, lane)| lane.deposited() > Nanos::ZERO) {
-            if marks.knows(stream) && world.may_record(stream) {
+        let is_several = !ask.terms.is_free() && self.side_by_side.is_used(ask.now);
+        for (stream, lane) in self.open_lanes() {
+            let ends = is_several && !marks.opened_behind_hold(stream);
+            let is_due = ends || lane.deposited() > Nanos::ZERO;
+            if is_due && marks.knows(stream) && world.may_record(stream) {
                 self.mark(ask.now, lane, marks, world);
                 until = until.min(ask.now.plus(LOOK_AFTER));
             }

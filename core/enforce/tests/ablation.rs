@@ -146,6 +146,9 @@ fn figures(heuristic: Heuristic) -> (&'static str, Vec<u64>) {
         Heuristic::Siblings => {
             ("five shapes, two processes, 70 %", alone(70, &vec![five_shapes(); 2], 0, seconds(4)))
         }
+        Heuristic::SideBySide => {
+            ("five shapes on four streams, 30 %", alone(30, &[five_shapes()], 0, seconds(4)))
+        }
         Heuristic::Guesses => ("3,000 shapes of 10 us at 50 %, ms", first_launches(shapes())),
         Heuristic::LongTurns => {
             ("10, 30 and 60 % of 20 ms", caps(&[(10, 20 * MILLI), (30, 20 * MILLI), (60, 20 * MILLI)]))

@@ -414,7 +414,8 @@ fn stream_reusing_the_handle_of_an_ended_held_one_is_not_held() {
     let word = process.holds(HELD, Told::Yes);
     process.repeats(3, HELD, 1, MILLI);
     process.launches(BESIDE, 1, MILLI);
-    process.launches(HELD, 1, MILLI);
+    // Launches of several streams go together: one after them waits, and notices.
+    process.repeats(5, HELD, 1, MILLI);
     assert!(process.marks.behind(HELD).is_some());
     process.pace.waits(
         Nanos(process.card.now),

@@ -141,6 +141,7 @@ impl Pace {
             (ChargeBasis::Not, _) => (seen, counted),
             (ChargeBasis::Exactly | ChargeBasis::AtMost, _) => (charged.min(interval), Nanos::ZERO),
         };
+        let amount = self.side_by_side.beyond(done, amount);
         let paid = self.clocked.covers(done, amount);
         let stretch = Stretch { start: done.start, end: done.end, amount: amount.minus(paid), counted_until };
         let mut billed = shared.cells.charge(&stretch);

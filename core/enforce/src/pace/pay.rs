@@ -107,8 +107,16 @@ impl Pace {
         shared.bucket.refill(now, terms.granted, room);
         let amount = if small { QUANTUM } else { cost };
         let spent = due.filter(|_| terms.own == Ppm::ALL).map_or(Nanos::ZERO, |due| due.late);
-        let credit = shared.bucket.credit().saturating_sub(spent.signed());
-        let paid = credit > 0 && shared.bucket.take(amount).is_ok();
+        let back = self.given_back(now, due);
+        let credit = shared.bucket.credit().saturating_sub(spent.signed()).saturating_add(back.signed());
+        let least = self.least_credit(ask, cost);
+        let mut paid = credit >= least;
+        if paid && back > Nanos::ZERO {
+            shared.bucket.owe(amount);
+        } else if paid {
+            paid = shared.bucket.take(amount).is_ok();
+        }
+        self.side_by_side.paid(paid);
         if paid || waited >= WAIT_MAX {
             if !paid {
                 shared.bucket.owe(amount);
@@ -117,6 +125,7 @@ impl Pace {
             return Ok(());
         }
         let aim = if small { QUANTUM.signed() } else { 1 };
+        let aim = aim.max(least);
         let lacking = u64::try_from(aim.saturating_sub(credit)).unwrap_or(1);
         let mut wait = terms.granted.earns(Nanos(lacking)).min(WAIT_STEP);
         if Heuristic::EarlyWake.is_on() && terms.own != Ppm::ALL && wait > CORRECTED_WITHIN {
