@@ -90,6 +90,8 @@ impl Scene {
         let mut processes = (0..PROCESSES).map(|number| self.start(seed + number)).collect::<Vec<_>>();
         let mut refused = 0;
         for _ in 0..2 {
+            // A process that begins late may find everything taken.
+            let mut granted_to_all = 0;
             processes.iter_mut().for_each(|process| process.tell(&format!("go {}", operations())));
             for process in &mut processes {
                 let told = process.hear();
@@ -98,9 +100,10 @@ impl Scene {
                 else {
                     panic!("seed {seed}: {told}")
                 };
-                assert!(granted > 0, "seed {seed}");
+                granted_to_all += granted;
                 refused += not;
             }
+            assert!(granted_to_all > 0, "seed {seed}");
             self.assert_equal(seed);
         }
         assert_eq!(
