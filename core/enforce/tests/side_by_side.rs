@@ -2,6 +2,7 @@
 //! gets its share of what it does without a limit, and no more of the card's time.
 
 #![cfg(not(feature = "shuttle"))]
+#![expect(clippy::cast_possible_truncation, reason = "a model's numbers are small")]
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
@@ -34,7 +35,7 @@ struct Card {
 impl Card {
     fn launch(&mut self, stream: u64, length: u64) {
         self.now += LAUNCH;
-        let end = &mut self.streams[usize::try_from(stream).unwrap()];
+        let end = &mut self.streams[stream as usize];
         let start = (*end).max(self.now);
         *end = start + length;
         // Launches come in the order of time, and so do their starts but for what waits in its stream: that is busy anyway.
@@ -45,7 +46,7 @@ impl Card {
 
 impl Events for Card {
     fn record(&mut self, event: Event, stream: u64) -> Recorded {
-        self.events[event.0] = self.streams[usize::try_from(stream).unwrap()].max(self.now);
+        self.events[event.0] = self.streams[stream as usize].max(self.now);
         self.now += RECORD;
         Recorded::Yes
     }
@@ -99,7 +100,7 @@ fn run(program: Program, granted: Option<u32>) -> (u64, u64) {
     let share = Ppm::new(granted.unwrap_or(100) * 10_000);
     let terms = PaceTerms { guaranteed: share, granted: share, own: Ppm::ALL };
     let (pace, mut marks) = (Pace::new(), Marks::new());
-    let streams = vec![0; usize::try_from(program.streams).unwrap() + 1];
+    let streams = vec![0; program.streams as usize + 1];
     let mut card = Card { now: SECOND, streams, events: [0; EVENTS], busy: 0, busy_until: 0 };
     let shape = Shape::kernel(1, [132, 1, 1], [32, 1, 1]);
     let (warm, end) = (2 * SECOND, 6 * SECOND);
@@ -132,7 +133,7 @@ fn run(program: Program, granted: Option<u32>) -> (u64, u64) {
             before = Some((card.now, done, card.busy));
         }
     }
-    let (from, done_before, busy_before) = before.unwrap();
+    let (from, done_before, busy_before) = before.unwrap_or_default();
     let time = card.now - from;
     ((done - done_before) * SECOND / time, (card.busy - busy_before) * 1_000_000 / time)
 }
