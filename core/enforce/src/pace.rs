@@ -30,6 +30,7 @@
 //! The controller is a plain integrator: credit rises at the granted share and falls by use. It has no gains to tune and no
 //! period. Its error over a window is at most the savable credit, plus leases, plus work between two markers: [`CREDIT_MAX`],
 //! [`QUANTUM`] for each process, [`MARK_EVERY`]. A longer kernel makes debt, and is exact over windows with several of its turns.
+//! Work of several streams (`pace/side_by_side.rs`) may go ahead of that by what its bills are expected to give back.
 //!
 //! Bounds, whatever the shared words hold: no wait without a deadline of at most [`WAIT_STEP`], and after [`WAIT_MAX`] a
 //! launch goes on credit.

@@ -50,7 +50,7 @@ pub(super) struct Args {
     host_root: PathBuf,
 
     /// Root of the vendor's driver on the host: containers get its libraries from there. Without it /, /run/nvidia/driver and
-    /// the directories of Google's and Flatcar's images are tried
+    /// /usr/local/nvidia and the directories of Google's and Flatcar's images are tried
     #[arg(long, env = "ALIQUOT_DRIVER_ROOT", value_name = "DIR")]
     driver_root: Option<PathBuf>,
 

@@ -19,8 +19,10 @@ use std::path::{Component, Path, PathBuf};
 
 use aliquot_core::ports::{AccessMount, MountContent};
 
-/// Where installers put the driver: the host itself, the GPU operator's driver container, Google's and Flatcar's images.
-pub const USUAL_ROOTS: [&str; 4] = ["/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/opt/nvidia"];
+/// Where installers put the driver: the host itself, the GPU operator's driver container, Google's and Flatcar's images, and
+/// images of machines whose host lends them its driver.
+pub const USUAL_ROOTS: [&str; 5] =
+    ["/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/opt/nvidia", "/usr/local/nvidia"];
 /// Directories below a driver root that may have its libraries.
 const LIBRARIES_IN: [&str; 8] = [
     "usr/lib64",

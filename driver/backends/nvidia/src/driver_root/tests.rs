@@ -56,6 +56,7 @@ fn libraries_reach_sonames_of_debian_and_rhel_images() {
         ("/", "usr/lib64"),
         ("/run/nvidia/driver", "usr/lib/x86_64-linux-gnu"),
         ("/home/kubernetes/bin/nvidia", "lib64"),
+        ("/usr/local/nvidia", "lib64"),
     ] {
         let host = Host::new();
         host.install(root, libraries, VERSION);
