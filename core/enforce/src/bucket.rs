@@ -31,10 +31,10 @@ pub struct Bucket<'a> {
     pub refilled_at: &'a AtomicU64,
 }
 
-/// Not enough: what there is.
+/// Less than there has to be: what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InsufficientCredit {
-    /// Credit in device nanoseconds; zero or less.
+    /// Credit in device nanoseconds.
     pub credit: i64,
 }
 
@@ -88,14 +88,14 @@ impl Bucket<'_> {
         self.refilled_at.compare_exchange(at, now.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes `amount` while there is any credit.
+    /// Takes `amount` while there is so much credit at least; below zero it is debt that may be added to.
     ///
     /// # Errors
-    /// [`InsufficientCredit`]: there is none.
-    pub fn take(&self, amount: Nanos) -> Result<(), InsufficientCredit> {
+    /// [`InsufficientCredit`]: there is less.
+    pub fn take(&self, amount: Nanos, least: i64) -> Result<(), InsufficientCredit> {
         let taken = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
             let credit = bounded(credit);
-            (credit > 0).then(|| credit.saturating_sub(amount.signed()))
+            (credit >= least).then(|| credit.saturating_sub(amount.signed()))
         });
         taken.map(|_| ()).map_err(|credit| InsufficientCredit { credit: bounded(credit) })
     }

@@ -450,7 +450,7 @@ impl Marks {
         self.streams.iter().flatten().any(|it| it.handle == stream)
     }
 
-    /// Whether the batch that is open on this stream waits for something that the card does not do, as far as the program told.
+    /// Whether the batch that is open on this stream waits for something that the card does not do; the program announced it.
     #[must_use]
     pub fn opened_behind_hold(&self, stream: u64) -> bool {
         self.streams.iter().flatten().any(|it| it.handle == stream && it.behind == BatchStart::Hold)

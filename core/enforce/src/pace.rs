@@ -412,13 +412,18 @@ impl Pace {
         world: &mut impl World,
     ) -> Verdict {
         let is_several = !ask.terms.is_free() && self.side_by_side.is_used(ask.now);
-        for (stream, lane) in self.open_lanes() {
-            let ends = is_several && !marks.opened_behind_hold(stream);
-            let is_due = ends || lane.deposited() > Nanos::ZERO;
-            if is_due && marks.knows(stream) && world.may_record(stream) {
-                self.mark(ask.now, lane, marks, world);
-                until = until.min(ask.now.plus(LOOK_AFTER));
-            }
+        // In the order in which they opened: of what ran one after the other, the first is billed first.
+        while let Some((_, lane)) = self
+            .open_lanes()
+            .filter(|(stream, lane)| {
+                (lane.deposited() > Nanos::ZERO || (is_several && !marks.opened_behind_hold(*stream)))
+                    && marks.knows(*stream)
+                    && world.may_record(*stream)
+            })
+            .min_by_key(|(stream, _)| marks.opened_at(*stream))
+        {
+            self.mark(ask.now, lane, marks, world);
+            until = until.min(ask.now.plus(LOOK_AFTER));
         }
         if price.deposit > Nanos::ZERO {
             marks.wait(ask.now);

@@ -5,7 +5,7 @@ use super::*;
 /// Launches that take this long beside other tenants are several turns of the card.
 const TURNS: Nanos = Nanos::from_millis(4);
 /// A sibling that reported within this time takes turns with us.
-const SIBLING_FOR: Nanos = Nanos::from_millis(250);
+pub(super) const SIBLING_FOR: Nanos = Nanos::from_millis(250);
 /// Greatest excess of charges over sure time that is remembered: sixteen processes that take turns report sixteen times the
 /// stretch.
 const SURE_BEHIND_MAX: Nanos = Nanos::from_millis(50);

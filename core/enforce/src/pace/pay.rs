@@ -107,15 +107,11 @@ impl Pace {
         shared.bucket.refill(now, terms.granted, room);
         let amount = if small { QUANTUM } else { cost };
         let spent = due.filter(|_| terms.own == Ppm::ALL).map_or(Nanos::ZERO, |due| due.late);
-        let back = self.given_back(now, due);
-        let credit = shared.bucket.credit().saturating_sub(spent.signed()).saturating_add(back.signed());
+        let back = self.expected_back(now, due).signed();
+        let credit = shared.bucket.credit().saturating_sub(spent.signed()).saturating_add(back);
         let least = self.least_credit(ask, cost);
-        let mut paid = credit >= least;
-        if paid && back > Nanos::ZERO {
-            shared.bucket.owe(amount);
-        } else if paid {
-            paid = shared.bucket.take(amount).is_ok();
-        }
+        let paid =
+            shared.bucket.take(amount, least.saturating_add(spent.signed()).saturating_sub(back)).is_ok();
         self.side_by_side.paid(paid);
         if paid || waited >= WAIT_MAX {
             if !paid {
