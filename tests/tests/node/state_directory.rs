@@ -334,7 +334,9 @@ fn note_of_an_agent_that_ended_refuses_no_command() {
     fs::create_dir(local.state()).unwrap();
     drop(local.open());
     let path = local.state().join("lock");
-    fs::write(&path, format!("{}\nagent\n", std::process::id() - 1)).unwrap();
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    fs::write(&path, format!("{}\nagent\n", ended.id())).unwrap();
     let lock = fs::File::open(&path).unwrap();
     lock.lock().unwrap();
     let mut release = Command::new(aliquot());
