@@ -15,6 +15,7 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,7 +29,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// Longest name: a network interface has 15 characters.
 const NAME_MAX: usize = 12;
 /// How long a cluster may take to be gone after the process that held it has ended.
-const ENDING: Duration = Duration::from_secs(20);
+const ENDING: Duration = Duration::from_secs(40);
 /// How long processes of a cgroup may take to end after SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -115,11 +116,12 @@ impl Place {
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
-                Err((again, _)) if Instant::now() < until => file = again,
-                Err(_) => {
+                Err((again, Errno::EWOULDBLOCK)) if Instant::now() < until => file = again,
+                Err((_, Errno::EWOULDBLOCK)) => {
                     let message = "found a running cluster of this name, expected none; take it down or choose another name";
                     return Err(ClusterError::failed(format!("cluster {}", self.name), message));
                 }
+                Err((_, error)) => return Err(ClusterError::failed(path.display().to_string(), error)),
             }
             if !std::mem::replace(&mut told, true) {
                 eprintln!(

@@ -28,6 +28,8 @@ const PACE: [&str; 4] = ["8", "5", "0.5", "2"];
 /// How far a share of computing time may be off, in percent of the card, alone and beside another Pod.
 const ERROR: f64 = 3.0;
 const ERROR_BESIDE: f64 = 5.0;
+/// What two Pods do together at least, in percent of one alone: an H100 lost 6 to 11 to changes between processes.
+const BOTH_MIN: f64 = 80.0;
 const ROUNDS: usize = 5;
 
 /// The driver of this machine, or `None` with the reason printed.
@@ -131,10 +133,12 @@ fn share_of_a_real_card_is_held_in_a_pod() {
     space.delete().unwrap();
     stage.finish();
     assert!((alone - 25.0).abs() <= ERROR, "found {alone:.1} % alone, expected 25");
-    let near = |found: f64, wanted: f64| (found - wanted).abs() <= ERROR_BESIDE;
+    // A card that changes between processes does less in all, whatever divides it.
+    let both = of_quarter + of_rest;
+    let part = of_quarter * 100.0 / both;
     assert!(
-        near(of_quarter, 25.0) && near(of_rest, 75.0),
-        "found {of_quarter:.1} and {of_rest:.1} %, expected 25 and 75"
+        (part - 25.0).abs() <= ERROR_BESIDE && both >= BOTH_MIN,
+        "found {of_quarter:.1} and {of_rest:.1} %, expected 25 and 75 of what both do, and {BOTH_MIN} in all"
     );
 }
 
