@@ -49,8 +49,8 @@ pub(super) struct Args {
     #[arg(long, env = "ALIQUOT_HOST_ROOT", value_name = "DIR", default_value = "/")]
     host_root: PathBuf,
 
-    /// Root of the vendor's driver on the host: containers get its libraries from there. Without it /, /run/nvidia/driver and
-    /// /usr/local/nvidia and the directories of Google's and Flatcar's images are tried
+    /// Root of the vendor's driver on the host: containers get its libraries from there. Without it /, /run/nvidia/driver, the
+    /// directories of Google's and Flatcar's images and /usr/local/nvidia are tried
     #[arg(long, env = "ALIQUOT_DRIVER_ROOT", value_name = "DIR")]
     driver_root: Option<PathBuf>,
 

@@ -20,7 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use aliquot_core::ports::{AccessMount, MountContent};
 
 /// Where installers put the driver: the host itself, the GPU operator's driver container, Google's and Flatcar's images, and
-/// images of machines whose host lends them its driver.
+/// virtual machines that get the driver from their host.
 pub const USUAL_ROOTS: [&str; 5] =
     ["/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/opt/nvidia", "/usr/local/nvidia"];
 /// Directories below a driver root that may have its libraries.
