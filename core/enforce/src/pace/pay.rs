@@ -107,6 +107,7 @@ impl Pace {
         shared.bucket.refill(now, terms.granted, room);
         let amount = if small { QUANTUM } else { cost };
         let spent = due.filter(|_| terms.own == Ppm::ALL).map_or(Nanos::ZERO, |due| due.late);
+        self.side_by_side.asks(now, ask.stream);
         let back = self.expected_back(now, due).signed();
         let credit = shared.bucket.credit().saturating_sub(spent.signed()).saturating_add(back);
         let least = self.least_credit(ask, cost);

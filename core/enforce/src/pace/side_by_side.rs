@@ -88,6 +88,14 @@ impl SideBySide {
         if before == 0 { Ppm::ZERO } else { Ppm::of(Nanos(before.saturating_sub(after)), Nanos(before)) }
     }
 
+    /// A launch on this stream asks for credit.
+    pub(super) fn asks(&self, now: Nanos, stream: u64) {
+        let last = self.stream.swap(stream, Ordering::Relaxed);
+        if last != stream && last != u64::MAX {
+            self.changed_at.store(now.0, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the process uses several streams.
     pub(super) fn is_used(&self, now: Nanos) -> bool {
         let changed_at = self.changed_at.load(Ordering::Relaxed);
@@ -108,10 +116,6 @@ impl Pace {
     /// Credit with which a launch may go: any, or as much as launches of several streams wait for.
     pub(super) fn least_credit(&self, ask: &LaunchRequest<'_>, cost: Nanos) -> i64 {
         let known = &self.side_by_side;
-        let last = known.stream.swap(ask.stream, Ordering::Relaxed);
-        if last != ask.stream && last != u64::MAX {
-            known.changed_at.store(ask.now.0, Ordering::Relaxed);
-        }
         let saves = known.saves.load(Ordering::Relaxed) && known.is_used(ask.now);
         if !saves || cost >= TOGETHER || ask.waited >= TOGETHER_MAX || self.shares_credit(ask.now) {
             return 1;
