@@ -25,7 +25,7 @@ const NANOS: &str = "1000000";
 const GRID: [&str; 2] = ["1056", "256"];
 /// Kernels between two looks at the clock, seconds measured, of a window, and of work before.
 const PACE: [&str; 4] = ["8", "5", "0.5", "2"];
-/// How far a share of computing time may be off, in percent of the card, alone and beside another Pod.
+/// How far a share of computing time may be off: alone in percent of the card, beside another Pod of what both do.
 const ERROR: f64 = 3.0;
 const ERROR_BESIDE: f64 = 5.0;
 /// What two Pods do together at least, in percent of one alone: an H100 lost 6 to 11 to changes between processes.
@@ -129,6 +129,7 @@ fn share_of_a_real_card_is_held_in_a_pod() {
     for pod in [&quarter, &rest] {
         space.delete_pod(pod, None).unwrap();
     }
+    assert_catches_pod_without_claim(&space);
     starts(&stage, &space);
     space.delete().unwrap();
     stage.finish();
@@ -152,6 +153,16 @@ fn assert_limit(space: &Namespace<'_>, pod: &str) {
     println!("NVML: {}", shown.trim());
     let smi = space.exec(pod, &["nvidia-smi"]).unwrap();
     println!("{}{}", smi.out, smi.err);
+}
+
+/// A container that does not name its claim has to be caught.
+fn assert_catches_pod_without_claim(space: &Namespace<'_>) {
+    let mut broken = tenant("broken", "quarter");
+    broken["spec"]["containers"][0]["resources"] = json!({});
+    let broken = create(space, &broken);
+    let held = held_to_limit(space, &broken, &["tenant", "fill"]);
+    assert!(held.is_err(), "a container without its claim passed");
+    space.delete_pod(&broken, None).unwrap();
 }
 
 /// Limits hold while no agent runs, and the next agent continues with the Pod.
