@@ -1,6 +1,14 @@
 //! NPUs and libraries that answer wrongly, not at all, or with faults.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use super::*;
+
+/// The test whose chips report faults: the queues of events are the process's, and every test's chips have the same numbers.
+fn alone_with_events() -> MutexGuard<'static, ()> {
+    static REPORTING: Mutex<()> = Mutex::new(());
+    REPORTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn garbage_answers_are_named_and_believed_nowhere() {
@@ -123,6 +131,7 @@ fn vnpus_for_virtual_machines_are_left_alone() {
 
 #[test]
 fn faults_reach_the_watcher_and_the_health() {
+    let _alone = alone_with_events();
     let bench = Bench::new(&two_310p());
     let node = bench.open();
     let health = || node.discover().unwrap().cards[1].health.clone();
@@ -144,6 +153,7 @@ fn faults_reach_the_watcher_and_the_health() {
 
 #[test]
 fn generation_is_known_once_all_chips_are_watched_and_changes() {
+    let _alone = alone_with_events();
     let bench = Bench::new(&two_310p());
     let node = bench.open();
     let cards = node.discover().unwrap().cards;
