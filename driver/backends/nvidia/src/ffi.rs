@@ -13,8 +13,6 @@ use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::partition::MigMode;
-
 pub(crate) use event::{Event, EventSet};
 pub(crate) use mig::{CreateFailure, Instance, MigLayout, Profile};
 
@@ -84,6 +82,17 @@ pub(crate) struct Facts {
     /// Compute capability.
     pub(crate) capability: (i32, i32),
     pub(crate) mig: Result<MigMode, Fault>,
+}
+
+/// How a card is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MigMode {
+    /// It has no such mode.
+    None,
+    /// It could be partitioned, and is not.
+    Off,
+    /// It consists of MIG instances, of which there may be none.
+    On(Result<MigLayout, Fault>),
 }
 
 /// Bytes of a card and of the processes on it.

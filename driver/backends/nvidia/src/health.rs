@@ -117,10 +117,21 @@ pub(crate) fn refused(what: String, fault: Fault) -> BackendError {
         Fault::Code { code, .. } if fault.is_forbidden() => BackendError::Vendor {
             what,
             code: i32::try_from(code).unwrap_or(i32::MAX),
-            message: crate::partition::trouble(&fault),
+            message: instances_unread(&fault),
         },
         fault => error(what, fault),
     }
+}
+
+/// Why a card in MIG mode accepts no claims: its instances cannot be read.
+pub(crate) fn instances_unread(fault: &Fault) -> String {
+    if fault.is_forbidden() {
+        return "MIG mode: found on, and this user may not create MIG instances, expected a user with that right: run as \
+                root, or let an administrator give this user read access to the device file of the capability mig/config \
+                (/dev/nvidia-caps/nvidia-cap1, see /proc/driver/nvidia/capabilities)"
+            .to_owned();
+    }
+    format!("MIG instances: found no answer, expected a list: {}", unanswered(fault))
 }
 
 /// What is wrong with a card that does not answer.

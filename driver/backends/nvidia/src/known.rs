@@ -91,8 +91,8 @@ fn without_parts(known: &Card) -> Card {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::MigMode;
     use crate::ffi::{Facts, Fault};
-    use crate::partition::MigMode;
     use aliquot_core::catalogue::Catalogue;
 
     fn facts(index: u32, number: u32) -> Facts {

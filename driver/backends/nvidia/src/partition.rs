@@ -18,23 +18,13 @@ use aliquot_core::partition::{
 use aliquot_core::ports::{LivePartition, PartitionAt, PartitionHandle};
 use aliquot_core::units::{Bytes, Cores, Fraction};
 
-use crate::ffi::{Facts, Fault, Instance, MigLayout, Profile};
+use crate::ffi::{Facts, Instance, MigMode, Profile};
+use crate::health::instances_unread;
 
 /// Counters of engines, in the order of [`Profile::engines`].
 const ENGINES: [&str; 5] = ["copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines"];
 /// Most memory slices that a card is believed to have.
 const SLOTS_MAX: u32 = 32;
-
-/// How a card is set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MigMode {
-    /// It has no such mode.
-    None,
-    /// It could be partitioned, and is not.
-    Off,
-    /// It consists of MIG instances, of which there may be none.
-    On(Result<MigLayout, Fault>),
-}
 
 // === impl MigMode ===
 
@@ -48,20 +38,9 @@ impl MigMode {
                  (nvidia-smi -i {index} -mig 1)"
             )),
             Self::On(Ok(_)) => None,
-            Self::On(Err(fault)) => Some(trouble(fault)),
+            Self::On(Err(fault)) => Some(instances_unread(fault)),
         }
     }
-}
-
-/// Why a card in MIG mode accepts no claims: its instances cannot be read.
-pub(crate) fn trouble(fault: &Fault) -> String {
-    if fault.is_forbidden() {
-        return "MIG mode: found on, and this user may not create MIG instances, expected a user with that right: run as \
-                root, or let an administrator give this user read access to the device file of the capability mig/config \
-                (/dev/nvidia-caps/nvidia-cap1, see /proc/driver/nvidia/capabilities)"
-            .to_owned();
-    }
-    format!("MIG instances: found no answer, expected a list: {}", crate::health::unanswered(fault))
 }
 
 /// What a card can be cut into, as its driver says.

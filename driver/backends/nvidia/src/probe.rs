@@ -12,7 +12,7 @@ use aliquot_core::ports::VendorOnHost;
 use aliquot_core::units::Bytes;
 
 use crate::ffi::{Facts, Fault, MigLayout};
-use crate::health::unanswered;
+use crate::health::{instances_unread, unanswered};
 use crate::partition;
 
 /// The vendor on a host.
@@ -196,7 +196,7 @@ fn cut_model(
                 instances.iter().filter_map(|instance| partition::part_of(instance, &table)).collect();
             Ok((model.with_table(table), found, None))
         }
-        Err(fault) => Ok((model.without_partitions(), Vec::new(), Some(partition::trouble(fault)))),
+        Err(fault) => Ok((model.without_partitions(), Vec::new(), Some(instances_unread(fault)))),
     }
 }
 
@@ -258,7 +258,7 @@ fn pcie_root(pci: &PciAddress) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::MigMode;
+    use crate::ffi::MigMode;
 
     fn facts(name: &str, pci_id: u32) -> Facts {
         Facts {

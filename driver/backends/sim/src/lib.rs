@@ -43,7 +43,7 @@ pub use personality::Personality;
 pub use served::ServedCards;
 
 use ffi::{Hardware, State, StateChange};
-use probe::{SimCard, place_of};
+use partition::{SimCard, place_of};
 
 /// What every device file of a simulated card is on the host: it exists everywhere and does nothing.
 const HOST_NODE: &str = "/dev/null";

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use aliquot_core::card::{Card, Health};
+use aliquot_core::card::Health;
 use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue};
 use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::partition::PlacementName;
@@ -11,21 +11,9 @@ use aliquot_core::ports::PartitionAt;
 use aliquot_core::quantity::Quantity;
 use aliquot_core::units::Bytes;
 
-use crate::ffi::{Entry, State};
+use crate::ffi::State;
 use crate::node_file::{CardGroup, NodeFile, NodeFileError, name};
-
-/// One simulated card: what discovery reports of it, and its device files.
-#[derive(Clone, Debug)]
-pub(crate) struct SimCard {
-    /// As discovered on an idle, healthy day.
-    pub(crate) card: Card,
-    /// Device files of the card, with `{index}`.
-    pub(crate) device_nodes: Vec<String>,
-    /// Device files of a partition, with `{index}` and `{id}`; empty: those of the card.
-    pub(crate) partition_nodes: Vec<String>,
-    /// Number of its first partition.
-    pub(crate) partition_id_first: u32,
-}
+use crate::partition::{self, SimCard, uuid_of};
 
 /// Every card of the file, and the state in which the hardware is found first.
 pub(crate) fn probe(file: &NodeFile, catalogue: &Catalogue) -> Result<(Vec<SimCard>, State), NodeFileError> {
@@ -194,7 +182,7 @@ fn found_first(
             template,
             placement: PlacementName(found.placement.clone()),
         };
-        crate::partition::make(card, &at, state).map_err(|e| NodeFileError::Value {
+        partition::make(card, &at, state).map_err(|e| NodeFileError::Value {
             field: "found",
             card: number,
             found: e.to_string(),
@@ -202,28 +190,4 @@ fn found_first(
         })?;
     }
     Ok(())
-}
-
-/// A UUID that is the same for the same words, here and on every machine.
-pub(crate) fn uuid_of(words: &str) -> String {
-    // Two runs of 64-bit FNV-1a with different beginnings; a name, not a secret.
-    let run = |basis: u64| {
-        let hash = words.bytes().fold(basis, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));
-        // The finalizer of splitmix64 spreads the last bytes over the whole word.
-        let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        hash ^ (hash >> 31)
-    };
-    let digits = format!("{:016x}{:016x}", run(0xcbf2_9ce4_8422_2325), run(0x6c62_272e_07bb_0142));
-    let part = |from: usize, to: usize| digits.get(from..to).unwrap_or_default();
-    format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32))
-}
-
-/// The place of an entry of the state; `None` if the entry names nothing that exists.
-pub(crate) fn place_of(entry: &Entry) -> Option<PartitionAt> {
-    Some(PartitionAt {
-        card: CardUuid::new(entry.card.as_str()).ok()?,
-        template: TemplateName::new(entry.template.as_str()).ok()?,
-        placement: PlacementName(entry.placement.clone()),
-    })
 }

@@ -4,7 +4,6 @@ use crate::code::{
     Answer, Code, DRIVER_NOT_LOADED, GPU_IS_LOST, INVALID_VALUE, NO_PERMISSION, NOT_FOUND, NOT_SUPPORTED,
     UNINITIALIZED, UNKNOWN,
 };
-use crate::events;
 use aliquot_sim_device::{
     Card, Device, FaultPlan, GpuInstance, Health, MigAccess, MigDevice, Struck, effective_user,
 };
@@ -83,14 +82,11 @@ pub(crate) fn init() -> Answer {
     Ok(())
 }
 
-/// nvmlShutdown.
-pub(crate) fn shutdown() -> Answer {
+/// nvmlShutdown; whether it was the last user's.
+pub(crate) fn shutdown() -> Answer<bool> {
     let less = |count: u64| count.checked_sub(1);
     let before = INITIALISED.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-    if before.map_err(|_| UNINITIALIZED)? == 1 {
-        events::free_all();
-    }
-    Ok(())
+    Ok(before.map_err(|_| UNINITIALIZED)? == 1)
 }
 
 /// The cards, once initialised.

@@ -2,7 +2,7 @@
 
 use super::pointer::{Out, Text, write_text};
 use crate::code::{INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, text};
-use crate::library;
+use crate::{events, library};
 use std::ffi::c_char;
 
 /// Fills a text in, which is never cut here.
@@ -25,7 +25,12 @@ exports! {
     fn nvmlInit() { library::init() }
     fn nvmlInit_v2() { library::init() }
     fn nvmlInitWithFlags(_flags: u32) { library::init() }
-    fn nvmlShutdown() { library::shutdown() }
+    fn nvmlShutdown() {
+        if library::shutdown()? {
+            events::free_all();
+        }
+        Ok(())
+    }
 
     fn nvmlSystemGetDriverVersion(version: Out<u8>, size: u32) {
         whole_text(version, size, &library::device()?.node().driver)
