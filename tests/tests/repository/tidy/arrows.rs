@@ -194,7 +194,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
     ),
 ];
 
-/// Sources of crates whose modules may use each other in a circle: simulated drivers, one flat piece each.
+/// Sources of crates in which modules may use each other in a circle: simulated drivers, one flat piece each.
 const CIRCLES: &[&str] = &["driver/backends/sim/cuda/src/", "driver/backends/sim/device/src/"];
 
 /// Files of a crate that join its folders, and so lie in none.

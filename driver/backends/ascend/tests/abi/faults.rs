@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::*;
 
-/// The test whose chips report faults: the queues of events are the process's, and every test's chips have the same numbers.
+/// Held by a test while its chips report faults: the queues of events are the process's, and every test's chips have the same numbers.
 fn alone_with_events() -> MutexGuard<'static, ()> {
     static REPORTING: Mutex<()> = Mutex::new(());
     REPORTING.lock().unwrap_or_else(PoisonError::into_inner)
