@@ -24,8 +24,10 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot explain -f claim.yaml --node mixed
   aliquot explain --cluster team/train-0
-  kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
-    aliquot explain -f - team/train-0";
+  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
+    aliquot explain -f - team/train-0
+
+On Kubernetes 1.37 or newer add devicetaintrules to the kinds; --cluster reads them itself.";
 
 /// Say why claims do not fit, and a change that would place them
 ///

@@ -24,8 +24,9 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot health
   aliquot health -o json
-  sudo nvidia-smi --gpu-reset -i 3 && aliquot health --clear GPU-8f4e0a2b
-  aliquot health --clear all";
+  sudo nvidia-smi --gpu-reset -i 3 && sudo aliquot health --clear GPU-8f4e0a2b
+  aliquot health --clear all
+  kubectl -n aliquot exec POD -- aliquot health --clear GPU-8f4e0a2b";
 
 /// Show health records of cards, and clear them
 ///
@@ -53,8 +54,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NODE", conflicts_with = "state")]
     node: Option<String>,
 
-    /// State directory
-    #[arg(long, value_name = "DIR")]
+    /// State directory; in the agent's container the agent's
+    #[arg(long, env = "ALIQUOT_STATE", value_name = "DIR")]
     state: Option<PathBuf>,
 
     /// Form of the answer

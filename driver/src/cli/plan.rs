@@ -25,10 +25,10 @@ Examples:
   aliquot plan -f pods.yaml --node 8xh100
   aliquot plan -f pods.yaml --node '8xh100*125' --node ascend-910b3-8
   aliquot plan -f pods.yaml --cluster=staging
-  kubectl get nodes,deviceclasses,resourceslices,devicetaintrules,resourceclaims,pods -A -o yaml | \\
+  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
     aliquot plan -f - -o json
 
-Leave devicetaintrules out of the command where the cluster does not have that kind (Kubernetes before 1.37, by default).";
+On Kubernetes 1.37 or newer add devicetaintrules to the kinds; --cluster reads them itself.";
 
 /// Place Pods and claims, without touching anything
 ///

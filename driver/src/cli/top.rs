@@ -55,6 +55,8 @@ UNKNOWN  calls of driver functions that are unknown to the shim
 SHARE    guaranteed compute; NOW: granted at this moment
 TIME     device time used since the last look, in percent of the card's or partition's
 
+STATE of a partition: made, not made (yet, or any more), or why it takes no claims
+
 STATE of a share:
 observed   its processes use the shim
 unseen     no process has used the shim or the card yet
@@ -64,10 +66,10 @@ absent     no limits are enforced here
 broken     its region cannot be used, the warning gives the reason
 
 STATE of a process:
-shim      it holds a slot of its grant
-named     a slot names it
-dead      it has exited, its slot is not free yet
-no shim   of a grant, on the card without a slot
+shim      it uses the shim: it holds a process slot of its grant
+named     a process slot names it
+dead      it has exited, its process slot is not free yet
+no shim   of a grant, on the card without a process slot
 no grant  of no grant
 
 Columns give way to a narrow terminal; docs/user/top.md has the keys of -o json, with units.";

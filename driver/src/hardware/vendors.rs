@@ -112,8 +112,9 @@ fn nvidia(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<VendorCard
     Ok(VendorCards { vendor: cuda(), driver, catalogue, backend: node, others, contexts: Some(contexts) })
 }
 
-fn ascend(catalogue: &Catalogue, _: Option<&HostRoots>) -> Result<VendorCards, NoVendorCards> {
-    let site = Site { root: config::ascend_root(), search: config::library_directories() };
+fn ascend(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<VendorCards, NoVendorCards> {
+    let host = place.map_or_else(|| PathBuf::from("/"), |place| place.host.clone());
+    let site = Site { root: config::ascend_root(), search: config::library_directories(), host };
     let node = AscendNode::open(catalogue, &site).map_err(|error| match error.is_absence() {
         true => NoVendorCards::Absent(chain(&error)),
         false => NoVendorCards::Broken(chain(&error)),

@@ -55,10 +55,11 @@ pub(crate) fn nodes(root: &Path, reached: NpuAccess) -> Result<Vec<DeviceNode>, 
     Ok(nodes)
 }
 
-/// Driver files that exist.
-pub(crate) fn files(root: &Path) -> Vec<AccessMount> {
+/// Driver files that exist below this place, by their paths on the host, which is seen at `host`.
+pub(crate) fn files(below: &Path, host: &Path) -> Vec<AccessMount> {
     let one = |inside: &&str| {
-        let host = fs::canonicalize(root.join(inside.trim_start_matches('/'))).ok()?;
+        let seen = fs::canonicalize(below.join(inside.trim_start_matches('/'))).ok()?;
+        let host = Path::new("/").join(seen.strip_prefix(host).ok()?);
         let (host, container) = (host.to_str()?.to_owned(), (*inside).to_owned());
         Some(AccessMount { host, container, content: MountContent::ReadOnly })
     };
@@ -109,13 +110,19 @@ mod tests {
     #[test]
     fn driver_files_are_those_that_exist() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(files(root.path()), []);
-        fs::create_dir_all(root.path().join("usr/local/dcmi")).unwrap();
-        let found = files(root.path());
-        assert_eq!(found.len(), 1);
-        assert!(
-            found[0].host.ends_with("/usr/local/dcmi") && found[0].container == "/usr/local/dcmi",
-            "{found:?}"
-        );
+        let place = fs::canonicalize(root.path()).unwrap();
+        assert_eq!(files(&place, Path::new("/")), []);
+        fs::create_dir_all(place.join("usr/local/dcmi")).unwrap();
+        fs::create_dir_all(place.join("etc")).unwrap();
+        symlink("/dev/null", place.join("etc/ascend_install.info")).unwrap();
+        let mounted = |host: &Path| -> Vec<(String, String)> {
+            files(&place, host).into_iter().map(|mount| (mount.host, mount.container)).collect()
+        };
+        let dcmi = "/usr/local/dcmi".to_owned();
+        let below = |path: &str| place.join(path).display().to_string();
+        let linked = ("/dev/null".to_owned(), "/etc/ascend_install.info".to_owned());
+        assert_eq!(mounted(Path::new("/")), [(below("usr/local/dcmi"), dcmi.clone()), linked]);
+        // In a container, which sees the host there: what leads out of it is none of the host's files.
+        assert_eq!(mounted(&place), [(dcmi.clone(), dcmi)]);
     }
 }

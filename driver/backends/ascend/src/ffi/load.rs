@@ -25,24 +25,31 @@ pub struct Site {
     pub root: PathBuf,
     /// Directories to search for the library before the driver's own.
     pub search: Vec<PathBuf>,
+    /// Where this process sees the host's files, of which containers get the driver's: `/` outside of containers.
+    pub host: PathBuf,
 }
 
 impl Site {
     /// This machine, with these directories searched first.
     #[must_use]
     pub fn machine(search: Vec<PathBuf>) -> Self {
-        Self { root: PathBuf::from("/"), search }
+        Self { root: PathBuf::from("/"), search, host: PathBuf::from("/") }
     }
 
     /// A machine below another root.
     #[must_use]
     pub fn below(root: PathBuf) -> Self {
-        Self { root, search: Vec::new() }
+        Self { root, search: Vec::new(), host: PathBuf::from("/") }
     }
 
     /// A path of the machine, given without its first `/`.
     pub(crate) fn path(&self, inner: &str) -> PathBuf {
         self.root.join(inner)
+    }
+
+    /// The place of the driver's files that containers mount: in a container the host's, if the machine is this one.
+    pub(crate) fn files(&self) -> &Path {
+        if self.root == Path::new("/") { &self.host } else { &self.root }
     }
 
     /// The library's file, once it is known to be safe to load.
