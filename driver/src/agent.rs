@@ -37,6 +37,7 @@ pub mod state;
 pub mod store;
 pub mod takeover;
 
+mod arrival;
 mod card_events;
 mod card_watches;
 mod locks;

@@ -13,7 +13,7 @@
 //! Slices are written with create and PUT, never with server-side apply: an apply fails as a whole on a field that the
 //! server does not know, while create and PUT drop the field, which the read-back shows.
 
-mod backoff;
+pub(crate) mod backoff;
 pub mod claims;
 pub mod client;
 mod convert;

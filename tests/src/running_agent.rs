@@ -33,8 +33,9 @@ use crate::node::World;
 /// Longest wait of an agent for the one before it.
 const TAKEOVER: Duration = Duration::from_secs(60);
 
-/// Looks follow each other ten times as fast as in service.
-pub const PACE: AgentPace = AgentPace { look: Duration::from_millis(500), ..AgentPace::SERVICE };
+/// Looks follow each other ten times as fast as in service, and an API server is soon given up.
+pub const PACE: AgentPace =
+    AgentPace { look: Duration::from_millis(500), read: Duration::from_millis(300), ..AgentPace::SERVICE };
 
 /// Version of the cluster's server.
 pub const SERVER: ServerVersion = ServerVersion::with_default_gates(37, 2);

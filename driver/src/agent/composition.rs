@@ -1,11 +1,12 @@
 //! The agent, put together: its parts started in the order in which they need each other, and stopped in reverse.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -52,6 +53,8 @@ pub struct AgentPace {
     pub look: Duration,
     /// A call ends after so long, and its claims are tried again: the kubelet's own limit is 45 s.
     pub call: Duration,
+    /// Longest wait of a prepare for an answer of the API server that does not ask for another try.
+    pub read: Duration,
     /// Longest wait of a prepare for an overlap to end. The kubelet's next try would come after 60 to 90 s.
     pub overlap: Duration,
 }
@@ -63,6 +66,7 @@ impl AgentPace {
     pub const SERVICE: Self = Self {
         look: Duration::from_secs(5),
         call: Duration::from_secs(40),
+        read: Duration::from_secs(10),
         overlap: Duration::from_secs(20),
     };
 }
@@ -198,9 +202,23 @@ async fn serve_metrics(
 ) -> Result<(), AgentFailure> {
     let Some(address) = address else { return Ok(()) };
     let failed = |source| AgentFailure::Metrics { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let listener = listen(address).await.map_err(failed)?;
     tokio::spawn(http::serve(listener, probes, stopped));
     Ok(())
+}
+
+/// Listens at an address. All addresses of IPv6 are those of IPv4 as well; a kernel without IPv6 has the latter alone.
+async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let is_absent = |error: &std::io::Error| {
+        let code = error.raw_os_error().map(Errno::from_raw);
+        matches!(code, Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
+    };
+    match TcpListener::bind(address).await {
+        Err(error) if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && is_absent(&error) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        listened => listened,
+    }
 }
 
 /// The agent while it serves.

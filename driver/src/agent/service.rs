@@ -17,20 +17,23 @@ use aliquot_core::dra::{Access, DeviceId, DeviceResult, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::DRIVER;
 use tokio::sync::{Notify, Semaphore, watch};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::composition::AgentPace;
 use super::locks::ClaimLocks;
 use super::metrics::{Metrics, Operation};
 use super::store::{NodeStore, agent_error, may_clear};
 use crate::clock;
+use crate::kube::backoff::Backoff;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
 use crate::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference, DesiredSlices};
 use crate::prepare::{PrepareError, PreparedClaim};
 use crate::printable;
 
-/// Longest wait for one answer of the API server.
-const READ: Duration = Duration::from_secs(10);
+/// Longest wait for the offers of an agent that has just started.
+const OFFERS: Duration = Duration::from_secs(10);
+/// Time before another request to an API server that could not answer the last one, and the longest such time.
+const READ_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Longest wait for an earlier agent to release the node; its answer precedes the end of the call.
 const TAKEOVER: Duration = Duration::from_secs(35);
 /// Most claims of one call. A Pod has far fewer; more would only fill memory.
@@ -229,12 +232,7 @@ impl ServiceState {
     ) -> Result<(Vec<WireDevice>, ClaimDevices), AgentError> {
         self.node().await?;
         self.offers_known().await;
-        let claim = timeout(READ, self.parts.reader.read(reference)).await.unwrap_or_else(|_| {
-            Err(retry(format!(
-                "claim {reference}: the API server did not answer within {} s",
-                READ.as_secs()
-            )))
-        })?;
+        let claim = self.read(reference).await?;
         if claim.uid != reference.uid.as_str() {
             return Err(refuse(format!(
                 "claim {reference}: found UID {}, expected {}; the claim was deleted and created again",
@@ -261,6 +259,39 @@ impl ServiceState {
             answer.extend(self.hold(reference, held).await?);
         }
         Ok((answer, devices_of))
+    }
+
+    /// The claim as the API server has it. A server that is overloaded or away for a moment is asked again: the kubelet's next
+    /// try would come a minute later.
+    async fn read(&self, reference: &ClaimReference) -> Result<ResourceClaim, AgentError> {
+        let longest = self.parts.pace.read;
+        let deadline = clock::now() + longest;
+        let mut pauses = Backoff::new(READ_AGAIN.0, READ_AGAIN.1);
+        loop {
+            let answer = timeout_at(deadline.into(), self.parts.reader.read(reference)).await;
+            let error = match answer {
+                Ok(Err(error)) if error.disposition == Disposition::Retry => error,
+                Ok(result) => return result,
+                Err(_) => {
+                    let message = format!(
+                        "claim {reference}: the API server did not answer within {} s",
+                        longest.as_secs()
+                    );
+                    return Err(retry(message));
+                }
+            };
+            let pause = pauses.delay();
+            if clock::now() + pause >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(claim = %reference, "asks the API server again: {error}");
+            let mut draining = self.parts.draining.clone();
+            tokio::select! {
+                () = sleep(pause) => {}
+                // The next agent asks.
+                _ = draining.wait_for(|draining| *draining) => return Err(error),
+            }
+        }
     }
 
     /// Prepares the devices that a claim holds; waits for an overlap to end.
@@ -339,7 +370,7 @@ impl ServiceState {
     /// cannot be read as a whole serves claims all the same, after a while.
     async fn offers_known(&self) {
         let mut offered = self.parts.offered.clone();
-        drop(timeout(READ, offered.wait_for(Option::is_some)).await);
+        drop(timeout(OFFERS, offered.wait_for(Option::is_some)).await);
     }
 
     /// Runs one call of the node off the reactor.

@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use super::arrival::CardArrival;
 use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use super::governors::Governors;
 use super::simulated::ContainerCards;
@@ -21,9 +22,7 @@ use super::store::{NodeStore, told};
 use super::takeover::{NodeSource, OpenNode};
 use super::unused_pages;
 use crate::hardware::vendors::HostRoots as DriverPlace;
-use crate::hardware::{
-    Hardware, HardwareError, node_spec, open_machine_for_containers, read_catalogue, read_policy,
-};
+use crate::hardware::{Hardware, HardwareError, MachineCards, node_spec, read_catalogue, read_policy};
 use crate::health::HealthBook;
 use crate::kube::pod_names::PodNames;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
@@ -117,20 +116,24 @@ pub enum StartError {
 /// # Errors
 /// [`StartError`].
 pub fn run(settings: AgentSettings) -> Result<(), StartError> {
-    let opened = open(&settings)?;
+    let (opening, arrival) = open(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .map_err(StartError::Runtime)?;
-    runtime.block_on(serve(settings, opened))
+    runtime.block_on(serve(settings, opening, arrival))
 }
 
 /// The node's way from the thread that opens it.
 type NodeReceiver = oneshot::Receiver<Result<OpenNode, OpenError>>;
 
-async fn serve(settings: AgentSettings, mut opening: NodeReceiver) -> Result<(), StartError> {
-    let stop = terminated().map_err(StartError::Runtime)?;
+async fn serve(
+    settings: AgentSettings,
+    mut opening: NodeReceiver,
+    arrival: CardArrival,
+) -> Result<(), StartError> {
+    let stop = terminated(arrival).map_err(StartError::Runtime)?;
     let connection = Connection::open(&settings.cluster).await?;
     tracing::info!(server = connection.server(), node = %settings.node_name, "connected to the cluster");
     let (desired, to_publish) = watch::channel(None);
@@ -164,19 +167,22 @@ async fn serve(settings: AgentSettings, mut opening: NodeReceiver) -> Result<(),
     Ok(ended?)
 }
 
-/// Resolves at SIGTERM or SIGINT.
-fn terminated() -> std::io::Result<impl Future<Output = ()>> {
+/// Resolves at SIGTERM or SIGINT, and when there are cards for the agent's next start.
+fn terminated(arrival: CardArrival) -> std::io::Result<impl Future<Output = ()>> {
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
             _ = term.recv() => {}
             _ = interrupt.recv() => {}
+            () = arrival.arrived() => {
+                tracing::info!("this machine has a card now: the agent ends, and its next start serves it");
+            }
         }
     })
 }
 
 /// Opens the hardware; opens the node on a thread of its own, which may wait for an earlier agent.
-fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
+fn open(settings: &AgentSettings) -> Result<(NodeReceiver, CardArrival), StartError> {
     for dir in [&settings.state, &settings.cdi] {
         secure_directory(dir)?;
     }
@@ -184,9 +190,9 @@ fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
     state_dir::check(state)?;
     let catalogue = read_catalogue(settings.hardware.catalogue.as_deref())?;
     let policy = read_policy(settings.hardware.policy.as_deref())?;
-    let AgentHardware { hardware, catalogue, cards } = match &settings.hardware.node {
+    let AgentHardware { hardware, catalogue, cards, arrival } = match &settings.hardware.node {
         Some(node) => simulated(node, catalogue, state)?,
-        None => machine(&catalogue, &settings.hardware.driver)?,
+        None => machine(catalogue, &settings.hardware.driver)?,
     };
     let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
     let parts = NodeParts::of(hardware, Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
@@ -207,7 +213,7 @@ fn open(settings: &AgentSettings) -> Result<NodeReceiver, StartError> {
     };
     let thread = thread::Builder::new().name("aliquot-open".to_owned());
     thread.spawn(open).map_err(StartError::Runtime)?;
-    Ok(opening)
+    Ok((opening, arrival))
 }
 
 /// Opens the node and recovers what an earlier process left.
@@ -260,10 +266,22 @@ struct AgentHardware {
     hardware: Hardware,
     catalogue: Catalogue,
     cards: Arc<dyn Cards + Send + Sync>,
+    arrival: CardArrival,
 }
 
-fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<AgentHardware, StartError> {
-    let machine = open_machine_for_containers(catalogue, driver)?;
+fn machine(catalogue: Catalogue, driver: &DriverPlace) -> Result<AgentHardware, StartError> {
+    let (machine, arrival) = match MachineCards::open_for_containers(&catalogue, driver) {
+        Ok(machine) => (machine, CardArrival::not_awaited()),
+        Err(none) => {
+            for line in none.reasons() {
+                tracing::info!("{line}");
+            }
+            tracing::warn!("this machine has no card for the agent: it publishes none, and looks again");
+            let arrival =
+                CardArrival::watch(catalogue.clone(), driver.clone()).map_err(StartError::Runtime)?;
+            (MachineCards::none(catalogue), arrival)
+        }
+    };
     for other in machine.others() {
         tracing::info!("{other}");
     }
@@ -276,6 +294,7 @@ fn machine(catalogue: &Catalogue, driver: &DriverPlace) -> Result<AgentHardware,
         hardware,
         catalogue: machine.catalogue().clone(),
         cards: Arc::new(LocalMachine::of(&machine)),
+        arrival,
     })
 }
 
@@ -285,5 +304,5 @@ fn simulated(node: &str, catalogue: Catalogue, state: &Path) -> Result<AgentHard
     let backend = ContainerCards::new(hardware.backend, state).map_err(install)?;
     let cards = SimulatedCards { state: state.to_owned(), libraries: state.join("lib") };
     let hardware = Hardware { backend: Box::new(backend), ..hardware };
-    Ok(AgentHardware { hardware, catalogue, cards: Arc::new(cards) })
+    Ok(AgentHardware { hardware, catalogue, cards: Arc::new(cards), arrival: CardArrival::not_awaited() })
 }

@@ -224,6 +224,19 @@ impl MachineCards {
         Self::of(catalogue, Some(place))
     }
 
+    /// A machine without cards, on which claims of earlier cards can be released.
+    #[must_use]
+    pub fn none(catalogue: Catalogue) -> Arc<Self> {
+        Arc::new(Self {
+            cards: Arc::new(Composite::new(Vec::new())),
+            vendors: Vec::new(),
+            drivers: Vec::new(),
+            contexts: None,
+            catalogue,
+            others: Vec::new(),
+        })
+    }
+
     fn of(catalogue: &Catalogue, place: Option<&HostRoots>) -> Result<Arc<Self>, NoCards> {
         let mut catalogue = catalogue.clone();
         let (mut members, mut vendors, mut drivers) = (Vec::new(), Vec::new(), Vec::new());
@@ -295,6 +308,12 @@ impl MachineCards {
 // === impl NoCards ===
 
 impl NoCards {
+    /// One line a vendor.
+    #[must_use]
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
     /// Whether the machine simply has no driver of any vendor.
     #[must_use]
     pub const fn is_absence(&self) -> bool {

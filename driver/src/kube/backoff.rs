@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Delays that double from `first` to `most`; each is drawn from the upper half of its interval, so that the agents of
 /// many nodes do not return at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     most: Duration,
     next: Duration,
@@ -15,12 +15,12 @@ pub(super) struct Backoff {
 // === impl Backoff ===
 
 impl Backoff {
-    pub(super) fn new(first: Duration, most: Duration) -> Self {
+    pub(crate) fn new(first: Duration, most: Duration) -> Self {
         Self { first, most, next: first }
     }
 
     /// The next delay.
-    pub(super) fn delay(&mut self) -> Duration {
+    pub(crate) fn delay(&mut self) -> Duration {
         let whole = self.next.min(self.most);
         self.next = whole.saturating_mul(2);
         let random = RandomState::new().hash_one(whole);

@@ -260,6 +260,26 @@ async fn status_missed_in_an_outage_is_written_afterwards() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn api_server_away_for_a_moment_fails_no_prepare() {
+    let pace = AgentPace { read: AgentPace::SERVICE.read, ..PACE };
+    let bench = Bench::paced("mixed", &[("a", &[SHARE]), ("b", &[SHARE])], pace).await;
+    bench.cluster.set_away(true);
+    let mut early = Box::pin(bench.prepare("a"));
+    let waits = tokio::time::timeout(Duration::from_millis(500), early.as_mut()).await;
+    assert!(waits.is_err(), "{waits:?}");
+    bench.cluster.set_away(false);
+    early.as_mut().await.unwrap();
+    drop(early);
+    // A server that stays away is given up before the kubelet gives up the call.
+    bench.cluster.set_away(true);
+    let began = std::time::Instant::now();
+    let error = bench.prepare("b").await.unwrap_err();
+    assert!(error.starts_with("not yet: ") && error.contains("away"), "{error}");
+    assert!(began.elapsed() < pace.read, "{:?}", began.elapsed());
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn call_past_its_deadline_goes_on_and_answers_the_next() {
     let claims: &[(&str, &[Want])] = &[("holder", &[REST]), ("next", &[REST])];
     let pace = AgentPace { call: Duration::from_millis(700), ..PACE };

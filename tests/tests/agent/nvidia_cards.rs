@@ -138,3 +138,52 @@ async fn card_lost_without_events_is_tainted_until_it_answers() {
     assert_eq!(node.published(&[]).await, before);
     assert!(!node.notes().contains("lost"), "{}", node.notes());
 }
+
+/// A stopped agent's exit code.
+fn ended(mut agent: Started) -> Option<i32> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = agent.0.try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "the agent does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_without_cards_releases_claims_until_there_is_one() {
+    let (machine, server, kubelet) =
+        (Machine::of("[[card]]"), FakeApiServer::start(), FakeKubelet::default());
+    let host = machine.dir().join("host");
+    fs::create_dir(&host).unwrap();
+    let start = || Started(plugin(&machine, &server, &kubelet, &host).spawn().unwrap());
+    let devices = |slices: Vec<Value>| devices(&slices).count();
+    let published = async |wanted: bool| {
+        let began = Instant::now();
+        while (devices(server.objects("resourceslices")) > 0) != wanted {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", server.objects("resourceslices"));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let agent = start();
+    let service = kubelet.register().await;
+    published(true).await;
+    server.put(claim_on(&server.objects("resourceslices"), "held", |_| true));
+    assert!(service.prepare(&named("held")).await["held"].is_ok());
+    let pid = nix::unistd::Pid::from_raw(agent.0.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert_eq!(ended(agent), Some(0));
+    // The machine starts again, and its driver does not.
+    machine.fault("nvmlInit_v2", "{ error = 9 }");
+    let agent = start();
+    let service = kubelet.register().await;
+    published(false).await;
+    assert_eq!(service.unprepare(&named("held")).await["held"], "");
+    assert!(machine.state().join("grants").read_dir().unwrap().next().is_none(), "a grant is left");
+    machine.no_fault();
+    assert_eq!(ended(agent), Some(0), "its next start has the card");
+    let _agent = start();
+    kubelet.register().await;
+    published(true).await;
+}

@@ -34,8 +34,12 @@ const CARD: u32 = 2;
 const OF_THE_CARD: u64 = 48;
 const ACTIONS: usize = 100;
 /// Fast, so that most of the time is spent on actions.
-const PACE: AgentPace =
-    AgentPace { look: Duration::from_millis(100), overlap: Duration::from_millis(30), ..AgentPace::SERVICE };
+const PACE: AgentPace = AgentPace {
+    look: Duration::from_millis(100),
+    read: Duration::from_millis(30),
+    overlap: Duration::from_millis(30),
+    ..AgentPace::SERVICE
+};
 
 /// A number sequence that its seed determines.
 struct Random(u64);

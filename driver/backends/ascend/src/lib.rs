@@ -483,6 +483,11 @@ impl DeviceBackend for AscendNode {
         })?;
         // The image has its own LD_LIBRARY_PATH, which a constant would replace.
         let environment = Vec::new();
-        Ok(DeviceAccess { visible_uuid, nodes, mounts: access::files(self.site.files(), &self.site.host), environment })
+        Ok(DeviceAccess {
+            visible_uuid,
+            nodes,
+            mounts: access::files(self.site.files(), &self.site.host),
+            environment,
+        })
     }
 }

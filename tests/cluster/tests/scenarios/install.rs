@@ -69,7 +69,7 @@ impl Manifest {
 
     /// The port of metrics and probes.
     pub(crate) fn set_port(&mut self, port: u16) {
-        self.set_variable("ALIQUOT_METRICS_ADDRESS", &format!("0.0.0.0:{port}"));
+        self.set_variable("ALIQUOT_METRICS_ADDRESS", &format!("[::]:{port}"));
         self.agent()["ports"][0]["containerPort"] = json!(port);
     }
 
