@@ -1,5 +1,6 @@
 //! A node as an agent uses it, with the test before each change of a claim.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aliquot_core::dra::ResourceClaim;
@@ -50,6 +51,10 @@ impl NodeStore for WatchedStore {
     fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         (self.before)(StoreCall::Release(uid));
         self.node.release(uid)
+    }
+
+    fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
+        self.node.holders(uid)
     }
 
     fn end_runs(&self) -> Vec<String> {

@@ -55,7 +55,7 @@ impl CardArrival {
             None => false,
         };
         if !told {
-            pending().await
+            pending::<()>().await;
         }
     }
 }

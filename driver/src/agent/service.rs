@@ -34,6 +34,9 @@ use crate::printable;
 const OFFERS: Duration = Duration::from_secs(10);
 /// Time before another request to an API server that could not answer the last one, and the longest such time.
 const READ_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Time between two looks whether processes of a claim still live, and most of them that a message names.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const PIDS_MAX: usize = 8;
 /// Longest wait for an earlier agent to release the node; its answer precedes the end of the call.
 const TAKEOVER: Duration = Duration::from_secs(35);
 /// Most claims of one call. A Pod has far fewer; more would only fill memory.
@@ -330,10 +333,13 @@ impl ServiceState {
     async fn unprepare(self: Arc<Self>, reference: ClaimReference) -> Result<(), AgentError> {
         let (began, _counted) = (clock::now(), self.parts.metrics.begins(Operation::Unprepare));
         let _turn = self.locks.turn(&reference.uid).await;
-        let uid = reference.uid.clone();
-        let result = match self.on_node(move |node| node.release(&uid)).await? {
-            Ok(_) => Ok(()),
-            Err(error) => Err(agent_error(&error)),
+        let result = match self.without_holders(&reference).await {
+            Ok(()) => {
+                let uid = reference.uid.clone();
+                let released = self.on_node(move |node| node.release(&uid)).await?;
+                released.map(|_| ()).map_err(|error| agent_error(&error))
+            }
+            Err(error) => Err(error),
         };
         let outcome = match &result {
             Ok(()) => {
@@ -349,6 +355,29 @@ impl ServiceState {
         };
         self.parts.outcomes.ended(outcome, began.elapsed());
         result
+    }
+
+    /// Waits until no live process uses the claim. The kubelet ends containers before it gives a claim back; up to 1.36.3 it
+    /// also gives back one that another Pod still uses, if a Pod with it is deleted before it was prepared.
+    async fn without_holders(&self, reference: &ClaimReference) -> Result<(), AgentError> {
+        let deadline = clock::now() + self.parts.pace.overlap;
+        loop {
+            let uid = reference.uid.clone();
+            let Some(pids) = self.on_node(move |node| Ok(node.holders(&uid))).await?.ok().flatten() else {
+                return Ok(());
+            };
+            let pids = pids.iter().take(PIDS_MAX).map(u32::to_string).collect::<Vec<_>>().join(", ");
+            let error = retry(format!(
+                "claim {reference}: found live processes that use it ({pids}), expected none once its Pods have ended; it is \
+                 given back when they end"
+            ));
+            let mut draining = self.parts.draining.clone();
+            if clock::now() >= deadline
+                || timeout(LOOK_AGAIN, draining.wait_for(|draining| *draining)).await.is_ok()
+            {
+                return Err(error);
+            }
+        }
     }
 
     /// The node, once it is this agent's.

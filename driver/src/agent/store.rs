@@ -1,5 +1,6 @@
 //! The node as the agent uses it: blocking calls, a view of everything that is published or measured.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aliquot_core::card::Inventory;
@@ -17,7 +18,7 @@ use crate::node::{NodeService, NodeSnapshot};
 use crate::ports::AgentError;
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 use crate::printable;
-use crate::run::record::{SweepOutcome, sweep};
+use crate::run::record::{SweepOutcome, holders_of_claim, sweep};
 
 /// A claim of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,9 @@ pub trait NodeStore: Send + Sync + 'static {
     /// [`PrepareError`]; the journal says what is left to undo.
     fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError>;
 
+    /// The process ids, as far as they are known, of live processes that use a claim's grants; `None`: there is none.
+    fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>>;
+
     /// Gives back the parts of local runs that have ended beside the agent: which, or why not.
     fn end_runs(&self) -> Vec<String>;
 
@@ -96,6 +100,10 @@ impl NodeStore for NodeService {
     fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         self.end_monitoring(uid)?;
         Self::release(self, uid)
+    }
+
+    fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
+        holders_of_claim(self.grants_dir().join(uid.as_str()))
     }
 
     fn end_runs(&self) -> Vec<String> {
@@ -132,6 +140,10 @@ impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
 
     fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         self.as_ref().release(uid)
+    }
+
+    fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
+        self.as_ref().holders(uid)
     }
 
     fn end_runs(&self) -> Vec<String> {

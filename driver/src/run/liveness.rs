@@ -103,6 +103,19 @@ impl RunLiveness {
         self.any_alive().then_some(pids)
     }
 
+    /// The process ids, as far as they are known, of processes that hold the lock of a process slot; `None`: there is none. The
+    /// kernel drops such a lock at the process's end. What a tenant could pretend counts for nothing here: names in slots and
+    /// environments.
+    pub(super) fn holders(&self) -> Option<BTreeSet<u32>> {
+        let seen = self.books().filter_map(|usage| UsageCopy::of(&usage).ok());
+        let held = |process: SeenProcess| match process.life {
+            Life::Held { pid } => Some(pid),
+            Life::Named { .. } | Life::Dead => None,
+        };
+        let held: Vec<Option<u32>> = seen.flat_map(|seen| seen.processes).filter_map(held).collect();
+        (!held.is_empty()).then(|| held.into_iter().flatten().collect())
+    }
+
     fn locked(&self) -> Lock {
         let Some(file) = self.living.as_ref().and_then(|path| open_to_lock(path).ok()) else {
             return Lock::Absent;

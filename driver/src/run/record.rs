@@ -267,6 +267,13 @@ pub fn live_processes_of_claim(grants: PathBuf) -> Option<BTreeSet<u32>> {
     RunLiveness::of_claim(grants).live_processes()
 }
 
+/// The process ids, as far as they are known, of live processes that hold a process slot of a claim's grants; `None`: there is
+/// none. A tenant cannot pretend one that outlives its containers.
+#[must_use]
+pub fn holders_of_claim(grants: PathBuf) -> Option<BTreeSet<u32>> {
+    RunLiveness::of_claim(grants).holders()
+}
+
 /// The node that runs' claims go back to; this process has it open for changes.
 pub trait Releases {
     /// Directory of grants.

@@ -22,25 +22,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// empty DATA.
 const GO_CALL: &str = "505249202a20485454502f322e300d0a0d0a534d0d0a0d0a00000004000000000000000004010000000000008b0104000000018386459c62ba2d98d558598c84d83498f52fb4b31909b06931ea63115392a94f41b35458534d6a8b0d96a1340e354587b8ec545868346a8b0f5b632d054aa2c35d16cc6a91158598c84d9e95161f2b58599741c9d75f8b1d75d0620d263d4c4d65647a8a9acac8b4c7602bbc15c340027465864d833505b11f40899acac8b24d494f6a7f8669f7df0b4d5b0000050001000000010000000000";
 
-const SHARE: Want = Want { card: 2, part: "card", memory_mib: Some(2048), cores: 20 };
-const REST: Want = Want { card: 2, part: "card", memory_mib: Some(15000), cores: 0 };
+pub(super) const SHARE: Want = Want { card: 2, part: "card", memory_mib: Some(2048), cores: 20 };
+pub(super) const REST: Want = Want { card: 2, part: "card", memory_mib: Some(15000), cores: 0 };
 const PARTITION: Want = Want { card: 0, part: "1g.10gb at 0", memory_mib: None, cores: 0 };
 
 /// A node, its agent, a kubelet that registered it.
-struct Bench {
-    world: World,
+pub(super) struct Bench {
+    pub(super) world: World,
     kubelet: FakeKubelet,
-    cluster: Arc<FakeCluster>,
-    agent: RunningAgent,
-    plugin: Plugin,
+    pub(super) cluster: Arc<FakeCluster>,
+    pub(super) agent: RunningAgent,
+    pub(super) plugin: Plugin,
 }
 
 impl Bench {
-    async fn new(personality: &str, claims: &[(&str, &[Want])]) -> Self {
+    pub(super) async fn new(personality: &str, claims: &[(&str, &[Want])]) -> Self {
         Self::paced(personality, claims, PACE).await
     }
 
-    async fn paced(personality: &str, claims: &[(&str, &[Want])], pace: AgentPace) -> Self {
+    pub(super) async fn paced(personality: &str, claims: &[(&str, &[Want])], pace: AgentPace) -> Self {
         let (world, kubelet) = (World::new(personality, ""), FakeKubelet::default());
         let cluster = Arc::new(FakeCluster::default());
         let node = world.open();
@@ -53,14 +53,14 @@ impl Bench {
     }
 
     /// Prepares one claim of namespace `test`.
-    async fn prepare(&self, uid: &str) -> Result<Vec<String>, String> {
+    pub(super) async fn prepare(&self, uid: &str) -> Result<Vec<String>, String> {
         let name = format!("claim-{uid}");
         let mut answer = self.plugin.prepare(&[("test", &name, uid)]).await;
         let devices = answer.remove(uid).unwrap()?;
         Ok(devices.into_iter().flat_map(|device| device.cdi_device_ids).collect())
     }
 
-    async fn unprepare(&self, uid: &str) -> String {
+    pub(super) async fn unprepare(&self, uid: &str) -> String {
         let name = format!("claim-{uid}");
         self.plugin.unprepare(&[("test", &name, uid)]).await.remove(uid).unwrap()
     }
@@ -260,56 +260,6 @@ async fn status_missed_in_an_outage_is_written_afterwards() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn api_server_away_for_a_moment_fails_no_prepare() {
-    let pace = AgentPace { read: AgentPace::SERVICE.read, ..PACE };
-    let bench = Bench::paced("mixed", &[("a", &[SHARE]), ("b", &[SHARE])], pace).await;
-    bench.cluster.set_away(true);
-    let mut early = Box::pin(bench.prepare("a"));
-    let waits = tokio::time::timeout(Duration::from_millis(500), early.as_mut()).await;
-    assert!(waits.is_err(), "{waits:?}");
-    bench.cluster.set_away(false);
-    early.as_mut().await.unwrap();
-    drop(early);
-    // A server that stays away is given up before the kubelet gives up the call.
-    bench.cluster.set_away(true);
-    let began = std::time::Instant::now();
-    let error = bench.prepare("b").await.unwrap_err();
-    assert!(error.starts_with("not yet: ") && error.contains("away"), "{error}");
-    assert!(began.elapsed() < pace.read, "{:?}", began.elapsed());
-    bench.agent.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn call_past_its_deadline_goes_on_and_answers_the_next() {
-    let claims: &[(&str, &[Want])] = &[("holder", &[REST]), ("next", &[REST])];
-    let pace = AgentPace { call: Duration::from_millis(700), ..PACE };
-    let bench = Bench::paced("mixed", claims, pace).await;
-    bench.prepare("holder").await.unwrap();
-    let began = std::time::Instant::now();
-    let error = bench.prepare("next").await.unwrap_err();
-    assert!(error.contains("still in progress after"), "{error}");
-    assert!((700..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
-    assert_eq!(bench.unprepare("holder").await, "");
-    assert_eq!(bench.prepare("next").await.unwrap().len(), 1);
-    bench.agent.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn overlap_waits_for_the_holder_to_leave() {
-    let bench = Bench::new("mixed", &[("holder", &[REST]), ("next", &[REST])]).await;
-    bench.prepare("holder").await.unwrap();
-    let mut next = Box::pin(bench.prepare("next"));
-    let early = tokio::time::timeout(Duration::from_millis(300), next.as_mut()).await;
-    assert!(early.is_err(), "{early:?}");
-    assert_eq!(bench.unprepare("holder").await, "");
-    let waited = std::time::Instant::now();
-    next.as_mut().await.unwrap();
-    drop(next);
-    assert!(waited.elapsed() < Duration::from_secs(5));
-    bench.agent.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn overlapping_calls_for_one_claim_agree() {
     let bench = Bench::new("mixed", &[("a", &[PARTITION])]).await;
     let calls = (0..16).map(|_| bench.prepare("a"));
@@ -421,21 +371,6 @@ async fn slices_wait_for_the_kubelets_registration() {
     assert!(slices.iter().any(|slice| !slice.devices.is_empty()), "{slices:?}");
     println!("published {:?} after the registration", began.elapsed());
     agent.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn wait_for_an_overlap_ends_with_the_agent() {
-    let bench = Bench::new("mixed", &[("holder", &[REST]), ("next", &[REST])]).await;
-    bench.prepare("holder").await.unwrap();
-    let plugin = bench.plugin.clone();
-    let mut next = tokio::spawn(async move { plugin.prepare(&[("test", "claim-next", "next")]).await });
-    let waiting = tokio::time::timeout(Duration::from_secs(1), &mut next).await;
-    assert!(waiting.is_err(), "the call waits for the holder: {waiting:?}");
-    let began = std::time::Instant::now();
-    bench.agent.stop().await;
-    let refused = next.await.unwrap().remove("next").unwrap().unwrap_err();
-    assert!(refused.contains("holder"), "{refused}");
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 /// Reasons of the node's Events so far.

@@ -15,3 +15,4 @@ mod nvidia_cards;
 mod publisher;
 mod random_calls;
 mod rolling_update;
+mod waits;

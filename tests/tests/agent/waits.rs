@@ -1,0 +1,116 @@
+//! For what the kubelet's calls wait, and for how long: the API server, an overlap, processes of a claim, a deadline.
+
+use std::fs;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use aliquot_abi::layout::usage::SLOTS;
+use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::region::USAGE;
+use aliquot_tests::node::Want;
+use aliquot_tests::running_agent::PACE;
+
+use super::kubelet_protocol::{Bench, REST, SHARE};
+
+/// A process that takes the first process slot of a usage file, as a tenant's does, and lives until its input ends.
+const HOLDER: &str = "import fcntl, os, struct, sys
+usage, slot = os.open(sys.argv[1], os.O_RDWR), int(sys.argv[2])
+os.pwrite(usage, struct.pack('<Q', os.getpid()), slot)
+fcntl.lockf(usage, fcntl.LOCK_EX, 1, slot)
+print(flush=True)
+sys.stdin.read()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn api_server_away_for_a_moment_fails_no_prepare() {
+    let pace = AgentPace { read: AgentPace::SERVICE.read, ..PACE };
+    let bench = Bench::paced("mixed", &[("a", &[SHARE]), ("b", &[SHARE])], pace).await;
+    bench.cluster.set_away(true);
+    let mut early = Box::pin(bench.prepare("a"));
+    let waits = tokio::time::timeout(Duration::from_millis(500), early.as_mut()).await;
+    assert!(waits.is_err(), "{waits:?}");
+    bench.cluster.set_away(false);
+    early.as_mut().await.unwrap();
+    drop(early);
+    // A server that stays away is given up before the kubelet gives up the call.
+    bench.cluster.set_away(true);
+    let began = Instant::now();
+    let error = bench.prepare("b").await.unwrap_err();
+    assert!(error.starts_with("not yet: ") && error.contains("away"), "{error}");
+    assert!(began.elapsed() < pace.read, "{:?}", began.elapsed());
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_past_its_deadline_goes_on_and_answers_the_next() {
+    let claims: &[(&str, &[Want])] = &[("holder", &[REST]), ("next", &[REST])];
+    let pace = AgentPace { call: Duration::from_millis(700), ..PACE };
+    let bench = Bench::paced("mixed", claims, pace).await;
+    bench.prepare("holder").await.unwrap();
+    let began = Instant::now();
+    let error = bench.prepare("next").await.unwrap_err();
+    assert!(error.contains("still in progress after"), "{error}");
+    assert!((700..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert_eq!(bench.unprepare("holder").await, "");
+    assert_eq!(bench.prepare("next").await.unwrap().len(), 1);
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn overlap_waits_for_the_holder_to_leave() {
+    let bench = Bench::new("mixed", &[("holder", &[REST]), ("next", &[REST])]).await;
+    bench.prepare("holder").await.unwrap();
+    let mut next = Box::pin(bench.prepare("next"));
+    let early = tokio::time::timeout(Duration::from_millis(300), next.as_mut()).await;
+    assert!(early.is_err(), "{early:?}");
+    assert_eq!(bench.unprepare("holder").await, "");
+    let waited = Instant::now();
+    next.as_mut().await.unwrap();
+    drop(next);
+    assert!(waited.elapsed() < Duration::from_secs(5));
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_with_live_processes_is_not_given_back() {
+    let pace = AgentPace { overlap: Duration::from_millis(600), ..PACE };
+    let bench = Bench::paced("mixed", &[("a", &[SHARE])], pace).await;
+    bench.prepare("a").await.unwrap();
+    let grants = bench.world.state().join("grants/a");
+    let share = fs::read_dir(&grants).unwrap().flatten().find(|entry| entry.path().is_dir()).unwrap();
+    let usage = share.path().join(USAGE);
+    let mut holder = Command::new("python3")
+        .args(["-c", HOLDER, usage.to_str().unwrap(), &SLOTS.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    holder.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let error = bench.unprepare("a").await;
+    assert!(error.starts_with("not yet: ") && error.contains(&holder.id().to_string()), "{error}");
+    assert!(usage.exists(), "its limits are gone");
+    // It ends while the next call waits.
+    let (released, ()) = tokio::join!(bench.unprepare("a"), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+    });
+    assert_eq!(released, "");
+    assert!(!grants.exists());
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_for_an_overlap_ends_with_the_agent() {
+    let bench = Bench::new("mixed", &[("holder", &[REST]), ("next", &[REST])]).await;
+    bench.prepare("holder").await.unwrap();
+    let plugin = bench.plugin.clone();
+    let mut next = tokio::spawn(async move { plugin.prepare(&[("test", "claim-next", "next")]).await });
+    let waiting = tokio::time::timeout(Duration::from_secs(1), &mut next).await;
+    assert!(waiting.is_err(), "the call waits for the holder: {waiting:?}");
+    let began = Instant::now();
+    bench.agent.stop().await;
+    let refused = next.await.unwrap().remove("next").unwrap().unwrap_err();
+    assert!(refused.contains("holder"), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
