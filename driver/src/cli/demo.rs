@@ -48,7 +48,7 @@ const STEPS: &[DemoScene] = &[
     ("A simulated node", &[("devices --node mixed", 0)]),
     ("1/4 of an Ascend 310P", &[("prepare -f EX/ascend-310p-quarter.yaml ON", 0)]),
     (
-        "Four quarters on one chip, with the class of the first; a prepared claim stays as it is",
+        "Four quarters on one chip; a prepared claim stays as it is",
         &[("prepare -f EX/ascend-310p-four-quarters.yaml -f EX/ascend-310p-quarter.yaml ON", 0)],
     ),
     ("A MIG partition", &[("prepare -f EX/mig.yaml ON", 0)]),
