@@ -13,6 +13,7 @@ mod host;
 mod metrics;
 mod node_root;
 mod runtime;
+mod selinux;
 mod shim;
 mod state;
 
@@ -141,6 +142,7 @@ pub fn examine(site: &NodePaths) -> Vec<Finding> {
         driver::libraries(site, &root),
         driver::devices(site, &root),
         host::permissions(site, &root),
+        selinux::labels(site, &root),
         state::claims(site, &root),
         host::sockets(site, &root),
         shim::loadable(),

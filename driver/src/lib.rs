@@ -31,5 +31,6 @@ pub mod prepare;
 pub(crate) mod printable;
 pub mod region;
 pub mod run;
+pub mod selinux;
 pub mod state_dir;
 pub mod view;

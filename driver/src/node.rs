@@ -63,10 +63,11 @@ use state::{ExclusiveState, State, ledger_of, offers_of};
 use crate::checkpoint::{ClaimKind, ClaimRecord, JournalError, JournalFile, JournalStore, PartitionProgress};
 use crate::contexts::{self as gauges, ContextGauge};
 use crate::disk::Disk;
-use crate::hardware::Hardware;
+use crate::hardware::{Hardware, HardwareKind};
 use crate::health::era;
 use crate::prepare::{Hands, PrepareError, PrepareOutcome, PreparedClaim, ReleaseOutcome};
 use crate::region::close_to_others;
+use crate::selinux::Selinux;
 pub use crate::state_dir::Access;
 use crate::state_dir::wait::LockHolder;
 use crate::state_dir::{self, StateDirError};
@@ -91,6 +92,8 @@ pub struct NodeParts {
     pub disk: Disk,
     /// Measures contexts; `None`: this node does not.
     pub gauge: Option<Arc<dyn ContextGauge>>,
+    /// SELinux of the host: whether files of containers are labelled.
+    pub selinux: Selinux,
     /// Called with the process that holds the lock, after a wait of a second.
     pub on_wait: fn(&LockHolder),
 }
@@ -224,6 +227,10 @@ impl NodeParts {
             shim: aliquot_libraries::SHIM,
             disk: Disk::default(),
             gauge: gauges::gauge(hardware.contexts),
+            selinux: match hardware.kind {
+                HardwareKind::Machine => Selinux::of_host(Path::new("/")),
+                HardwareKind::Simulated => Selinux::ignored(),
+            },
             on_wait: |_| {},
         }
     }

@@ -37,6 +37,7 @@ use aliquot_core::ports::{BackendError, PartitionAt};
 use aliquot_core::units::Bytes;
 
 use crate::checkpoint::JournalError;
+use crate::selinux::LabelError;
 
 /// What the kubelet, or a local run, needs of a prepared claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,6 +176,14 @@ pub enum PrepareError {
         #[source]
         source: std::io::Error,
     },
+    /// Its containers could not read the shim, so that its limits would not hold.
+    #[error("claim {claim}: limits would not hold: {source}")]
+    Label {
+        /// Claim.
+        claim: String,
+        /// Which file.
+        source: Box<LabelError>,
+    },
     /// The container's edits contradict each other or break a rule.
     #[error("claim {claim}: the CDI file cannot be made: {what}")]
     Edits {
@@ -223,7 +232,9 @@ impl PrepareError {
             | Self::InUse { .. }
             | Self::Unknown { .. }
             | Self::ReadOnly => Disposition::Refuse,
-            Self::Grant { .. } | Self::Edits { .. } | Self::Cdi { .. } => Disposition::Broken,
+            Self::Grant { .. } | Self::Label { .. } | Self::Edits { .. } | Self::Cdi { .. } => {
+                Disposition::Broken
+            }
         }
     }
 

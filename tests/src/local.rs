@@ -16,6 +16,7 @@ use aliquot_core::offer::LayoutPolicy;
 use aliquot_core::offer::server::ServerVersion;
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node, NodeParts};
+use aliquot_driver::selinux::Selinux;
 use aliquot_sim_device::Card;
 use tempfile::TempDir;
 
@@ -189,6 +190,7 @@ impl Local {
             shim: aliquot_libraries::SHIM,
             disk: Disk::default(),
             gauge: None,
+            selinux: Selinux::ignored(),
             on_wait: |_| {},
         };
         let (node, recovery) = Node::open(parts, &Dirs::in_state(self.state()), access).unwrap();

@@ -25,6 +25,7 @@ use aliquot_core::quantity::{Format, Quantity};
 use aliquot_driver::disk::{Disk, Seam};
 use aliquot_driver::node::recover::Recovery;
 use aliquot_driver::node::{Access, Dirs, Node, NodeParts, OpenError};
+use aliquot_driver::selinux::Selinux;
 
 /// A node that can be opened again and again.
 pub struct World {
@@ -128,6 +129,7 @@ impl World {
             shim: aliquot_libraries::SHIM,
             disk,
             gauge: None,
+            selinux: Selinux::ignored(),
             on_wait: |_| {},
         }
     }

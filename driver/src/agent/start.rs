@@ -33,6 +33,7 @@ use crate::run::cards::Cards;
 use crate::run::machine::LocalMachine;
 use crate::run::record::sweep;
 use crate::run::simulated::SimulatedCards;
+use crate::selinux::Selinux;
 use crate::state_dir::wait::LockHolder;
 use crate::state_dir::{self, StateDirError};
 
@@ -198,7 +199,11 @@ fn open(settings: &AgentSettings) -> Result<(NodeReceiver, CardArrival), StartEr
     let parts = NodeParts::of(hardware, Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
     let on_wait =
         |holder: &LockHolder| tracing::info!("waiting for {holder}, which holds the state directory");
-    let parts = NodeParts { on_wait, ..parts };
+    let selinux = match settings.hardware.node {
+        Some(_) => Selinux::ignored(),
+        None => Selinux::of_host(&settings.hardware.driver.host),
+    };
+    let parts = NodeParts { on_wait, selinux, ..parts };
     let dirs = Dirs { state: state.to_owned(), cdi: Some(settings.cdi.clone()) };
     let access = Access::Own(settings.state_wait);
     let (opens, opening) = oneshot::channel();

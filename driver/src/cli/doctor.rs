@@ -27,7 +27,7 @@ Examples:
 /// Check whether Pods with devices can start on this node, and say what to do where they cannot
 ///
 /// One line a check: its verdict, what was found, and the remedy. The checks are those of the first installation: kubelet,
-/// container runtime and CDI, other drivers of the same cards, driver libraries, device files, permissions, prepared claims
+/// container runtime and CDI, other drivers of the same cards, driver libraries, device files, permissions, SELinux, prepared claims
 /// after a reboot, sockets, the shim, metrics; and with access to the cluster: versions, feature gates, webhooks, and the
 /// published slices against the hardware.
 ///

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::hardware::vendors::resolve_within;
+use crate::selinux::{FileLabels as _, XattrLabels};
 
 /// Longest file that is read.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
@@ -98,6 +99,11 @@ impl NodeRoot {
             Ok(DirectoryOwner { user: found.uid(), mode: found.mode() & 0o777 })
         };
         NodeObject::of(read())
+    }
+
+    /// SELinux label of a file, if it has one.
+    pub(super) fn label(&self, path: &Path) -> NodeObject<Option<String>> {
+        NodeObject::of(self.find(path).and_then(|path| XattrLabels.read(&path)))
     }
 
     /// Whether something is there.

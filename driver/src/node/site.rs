@@ -71,7 +71,10 @@ impl Site {
     pub(super) fn for_service(mut self) -> Self {
         self.files = self.files.until_power_fails();
         self.loss = LossEnds::ByProof;
-        match ShimCopies::start(&self.state, self.parts.shim) {
+        if let Err(error) = self.parts.selinux.label_tree(&self.grants) {
+            tracing::error!("SELinux is enforcing; shares with limits are refused: {error}");
+        }
+        match ShimCopies::start(&self.state, self.parts.shim, &self.parts.selinux) {
             Ok(shims) => self.shims = Some(shims),
             Err(error) => tracing::warn!("no copies of the shim are made ahead: {error}"),
         }
@@ -87,6 +90,7 @@ impl Site {
             cdi: &self.cdi,
             shim: self.parts.shim,
             shims: self.shims.as_ref(),
+            selinux: &self.parts.selinux,
         }
     }
 

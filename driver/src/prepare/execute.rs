@@ -22,6 +22,7 @@ use crate::config::GRANTS_VARIABLE;
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
 use crate::region::{self, WriteOutcome, limits_anything, limits_of};
+use crate::selinux::Selinux;
 
 /// Where a container finds its grants.
 pub(crate) const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
@@ -36,6 +37,7 @@ pub(crate) struct Hands<'a> {
     pub(crate) shims: Option<&'a ShimCopies>,
     /// The shim that containers load.
     pub(crate) shim: &'static [u8],
+    pub(crate) selinux: &'a Selinux,
 }
 
 /// What came of a plan.
@@ -127,6 +129,7 @@ pub(crate) fn run_steps(
                 }
             }
             Step::WriteCdi => {
+                label_files(hands, plan, kind, &granted, cards)?;
                 let (answer, act) = ensure_cdi(hands, plan, kind, &granted, cards)?;
                 acts.push(act);
                 prepared = Some(answer);
@@ -221,6 +224,30 @@ fn ensure_grant(
         }
     }
     Ok(act)
+}
+
+/// Lets containers use the files of the claim. Without limits they may work without these files.
+fn label_files(
+    hands: &Hands<'_>,
+    plan: &Plan,
+    kind: ClaimKind,
+    granted: &[GrantAccess<'_>],
+    cards: &Inventory,
+) -> Result<(), PrepareError> {
+    if kind == ClaimKind::Run {
+        return Ok(());
+    }
+    let Err(error) = hands.selinux.label_tree(&grant_file::claim_dir(&hands.grants, &plan.claim)) else {
+        return Ok(());
+    };
+    let has_limits = |granted: &GrantAccess<'_>| {
+        limits(granted.grant, cards, &granted.access).is_some_and(|limits| limits_anything(&limits))
+    };
+    if granted.iter().any(has_limits) {
+        return Err(PrepareError::Label { claim: plan.name.clone(), source: Box::new(error) });
+    }
+    tracing::warn!("claim {}: it has no limits and is prepared: {error}", plan.name);
+    Ok(())
 }
 
 /// What the shim is to hold the grant to.

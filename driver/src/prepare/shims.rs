@@ -20,6 +20,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::Mutex;
 
 use crate::region::holds;
+use crate::selinux::Selinux;
 
 /// Copies that are kept ready.
 const READY: usize = 8;
@@ -61,13 +62,17 @@ impl ShimCopies {
     ///
     /// # Errors
     /// The directory cannot be made, or there is no thread.
-    pub(crate) fn start(state: &Path, shim: &'static [u8]) -> io::Result<Self> {
+    pub(crate) fn start(state: &Path, shim: &'static [u8], selinux: &Selinux) -> io::Result<Self> {
         let dir = state.join(DIRECTORY);
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         DirBuilder::new().mode(0o700).create(&dir)?;
+        // A rename keeps the label. Each prepare checks it in its new place.
+        if let Err(error) = selinux.label_tree(&dir) {
+            tracing::warn!("{error}");
+        }
         let ready = Arc::new(Mutex::new(Vec::new()));
         let (taken, wanted) = sync_channel(1);
         let copies = Arc::clone(&ready);
@@ -162,7 +167,7 @@ mod tests {
     #[test]
     fn shim_copies_are_files_of_their_own_and_read_once() {
         let state = tempfile::tempdir().unwrap();
-        let copies = ShimCopies::start(state.path(), b"shim").unwrap();
+        let copies = ShimCopies::start(state.path(), b"shim", &Selinux::ignored()).unwrap();
         let paths: Vec<PathBuf> = (0..40).map(|n| state.path().join(format!("claim-{n}"))).collect();
         let mut inodes = std::collections::BTreeSet::new();
         for path in &paths {

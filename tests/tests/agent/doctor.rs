@@ -16,6 +16,7 @@ use aliquot_core::offer::ServerVersion;
 use aliquot_driver::agent::metrics::Metrics;
 use aliquot_driver::agent::store::NodeStore as _;
 use aliquot_driver::ports::Publication;
+use aliquot_driver::selinux::{FileLabels as _, LABEL, XattrLabels};
 use aliquot_tests::command_line::{Ran, ran};
 use aliquot_tests::fake_apiserver::{FakeApiServer, Gate, Gates};
 use aliquot_tests::local::{aliquot, copy_program, opened_to_everybody};
@@ -345,6 +346,26 @@ const PAINS: &[Pain] = &[
         says: &["is published, and this node does not have it"],
     },
     Pain {
+        pain: "SELinux keeps containers from the shim",
+        make: |patient| patient.write("sys/fs/selinux/enforce", "1"),
+        check: "selinux",
+        verdict: "failed",
+        says: &[
+            "enforcing",
+            "/var/lib/aliquot/grants: found no label",
+            "container_file_t",
+            "start the agent",
+            "chcon",
+        ],
+    },
+    Pain {
+        pain: "SELinux would keep containers from the shim",
+        make: |patient| patient.write("sys/fs/selinux/enforce", "0"),
+        check: "selinux",
+        verdict: "warning",
+        says: &["permissive", "found no label"],
+    },
+    Pain {
         pain: "no process listens for metrics",
         make: |patient| {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -361,7 +382,7 @@ fn healthy_node_has_no_finding() {
     let (code, checks) = Patient::healthy().examine();
     let wrong: Vec<_> = checks.iter().filter(|(_, verdict, _)| verdict != "ok").collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!((code, checks.len()), (0, 14));
+    assert_eq!((code, checks.len()), (0, 15));
 }
 
 #[test]
@@ -377,6 +398,19 @@ fn pains_of_a_first_installation_are_named_with_remedies() {
         }
         assert_eq!(code, u8::from(checks.iter().any(|(_, verdict, _)| verdict == "failed")), "{pain}");
     }
+}
+
+#[test]
+fn grants_with_the_label_of_containers_are_ok() {
+    let patient = Patient::healthy();
+    patient.write("sys/fs/selinux/enforce", "1");
+    if let Err(error) = XattrLabels.write(&patient.at("var/lib/aliquot/grants"), LABEL) {
+        return println!("stood aside: security.selinux cannot be set: {error}");
+    }
+    let (code, checks) = patient.examine();
+    let (_, verdict, said) = checks.iter().find(|(name, ..)| name == "selinux").unwrap();
+    assert_eq!((code, verdict.as_str()), (0, "ok"), "{said}");
+    assert!(said.contains(LABEL), "{said}");
 }
 
 #[test]

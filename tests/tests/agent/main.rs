@@ -15,4 +15,5 @@ mod nvidia_cards;
 mod publisher;
 mod random_calls;
 mod rolling_update;
+mod selinux;
 mod waits;

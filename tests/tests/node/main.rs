@@ -18,5 +18,6 @@ mod overlaps;
 mod prepare;
 mod prepare_random;
 mod recover;
+mod selinux;
 mod service;
 mod state_directory;

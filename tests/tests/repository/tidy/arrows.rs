@@ -56,6 +56,7 @@ pub(super) const ARROWS: &[(&str, &[&str], &[&str])] = &[
             "prometheus-client",
             "prost",
             "prost-types",
+            "rustix",
             "rustls",
             "serde",
             "serde-saphyr",
@@ -100,6 +101,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
     ("error_text", &[]),
     ("ports", &[]),
     ("config", &[]),
+    ("selinux", &[]),
     ("state_dir", &["printable"]),
     ("disk", &["state_dir"]),
     ("region", &["clock", "state_dir", "disk"]),
@@ -108,12 +110,13 @@ const DRIVER_FOLDERS: &[Uses] = &[
     ("hardware", &["error_text", "config", "state_dir", "region"]),
     ("contexts", &["clock", "config", "state_dir", "region", "hardware"]),
     ("health", &["clock", "state_dir", "disk", "region", "checkpoint", "hardware"]),
-    ("prepare", &["config", "disk", "region", "checkpoint", "grant_file"]),
+    ("prepare", &["config", "selinux", "disk", "region", "checkpoint", "grant_file"]),
     (
         "node",
         &[
             "clock",
             "error_text",
+            "selinux",
             "state_dir",
             "disk",
             "region",
@@ -154,6 +157,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
             "clock",
             "error_text",
             "ports",
+            "selinux",
             "state_dir",
             "region",
             "checkpoint",
@@ -167,7 +171,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
             "kube",
         ],
     ),
-    ("doctor", &["hardware", "kube", "agent"]),
+    ("doctor", &["selinux", "hardware", "kube", "agent"]),
     (
         "cli",
         &[
