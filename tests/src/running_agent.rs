@@ -34,8 +34,12 @@ use crate::node::World;
 const TAKEOVER: Duration = Duration::from_secs(60);
 
 /// Looks follow each other ten times as fast as in service, and an API server is soon given up.
-pub const PACE: AgentPace =
-    AgentPace { look: Duration::from_millis(500), read: Duration::from_millis(300), ..AgentPace::SERVICE };
+pub const PACE: AgentPace = AgentPace {
+    look: Duration::from_millis(500),
+    read: Duration::from_millis(300),
+    refused: Duration::from_secs(2),
+    ..AgentPace::SERVICE
+};
 
 /// Version of the cluster's server.
 pub const SERVER: ServerVersion = ServerVersion::with_default_gates(37, 2);
@@ -59,6 +63,10 @@ struct ApiFaults {
     away: AtomicBool,
     /// It answers, but takes no status.
     no_status: AtomicBool,
+    /// It refuses to write statuses, for a reason of this disposition.
+    refuses: Mutex<Option<Disposition>>,
+    /// Writes of statuses that it refused.
+    refusals: AtomicUsize,
     /// The claim whose status others change all the time.
     contended: Mutex<Option<String>>,
     /// Agents that start do not know its version.
@@ -99,6 +107,8 @@ impl Default for ApiFaults {
         Self {
             away: AtomicBool::new(false),
             no_status: AtomicBool::new(false),
+            refuses: Mutex::default(),
+            refusals: AtomicUsize::new(0),
             contended: Mutex::default(),
             no_version: AtomicBool::new(false),
             left: AtomicUsize::new(usize::MAX),
@@ -140,6 +150,17 @@ impl FakeCluster {
     /// Whether it takes the status of claims from now on.
     pub fn set_statuses_away(&self, away: bool) {
         self.faults.no_status.store(away, Ordering::SeqCst);
+    }
+
+    /// For which reason it refuses to write the status of claims from now on; `None`: it writes them.
+    pub fn refuse_statuses(&self, reason: Option<Disposition>) {
+        *self.faults.refuses.lock() = reason;
+    }
+
+    /// Writes of statuses that it refused.
+    #[must_use]
+    pub fn refusals(&self) -> usize {
+        self.faults.refusals.load(Ordering::SeqCst)
     }
 
     /// From now on each write of this claim's status meets a change by others.
@@ -217,6 +238,11 @@ impl StatusWriter for FakeCluster {
             let killed = self.faults.count();
             if killed == Some(Side::Before) {
                 return Err(self.faults.wait_for_death().await);
+            }
+            let refuses = *self.faults.refuses.lock();
+            if let Some(disposition) = refuses {
+                self.faults.refusals.fetch_add(1, Ordering::SeqCst);
+                return Err(AgentError { message: "the API server refuses it".to_owned(), disposition });
             }
             let is_contended = self.faults.contended.lock().as_deref() == Some(claim.uid.as_str());
             let is_away = self.faults.away.load(Ordering::SeqCst);

@@ -57,6 +57,9 @@ pub struct AgentPace {
     pub read: Duration,
     /// Longest wait of a prepare for an overlap to end. The kubelet's next try would come after 60 to 90 s.
     pub overlap: Duration,
+    /// Time between two writes of a claim's status while the API server refuses the agent's credentials or permissions, as one that
+    /// starts does for a while.
+    pub refused: Duration,
 }
 
 // === impl AgentPace ===
@@ -68,6 +71,7 @@ impl AgentPace {
         call: Duration::from_secs(40),
         read: Duration::from_secs(10),
         overlap: Duration::from_secs(20),
+        refused: Duration::from_secs(60),
     };
 }
 
@@ -149,14 +153,15 @@ pub async fn run(
     tokio::spawn(publish_gate::run(to_publish.clone(), registration, parts.desired));
     let node_events = card_events::run(views.clone(), parts.publication.clone(), Arc::clone(&parts.events));
     tokio::spawn(node_events);
-    let reporter = Reporter::start(parts.status, parts.events, views, observed, Arc::clone(&metrics));
+    let pace = config.pace;
+    let reporter = Reporter::start(parts.status, parts.events, views, observed, &metrics, pace.refused);
     let service = ServiceParts {
         node: owned,
         draining: drains,
         reader: parts.reader,
         metrics: Arc::clone(&metrics),
         changed,
-        pace: config.pace,
+        pace,
         offered: to_publish,
         outcomes: Arc::new(reporter.sink()),
     };

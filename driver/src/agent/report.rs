@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{DeviceId, Sharing};
@@ -55,20 +55,24 @@ struct ReportTask {
     views: watch::Receiver<Option<Arc<NodeView>>>,
     uses: watch::Receiver<Arc<Vec<ShareUse>>>,
     metrics: Arc<Metrics>,
+    /// Time between two writes of a status while the server refuses the agent's credentials or permissions.
+    refused_pause: Duration,
     /// What the server has of enforcement, by claim and share.
     written: BTreeMap<(ClaimUid, ShareName), EnforcementState>,
     /// Devices that claims read and do not hold.
     monitored: BTreeMap<ClaimUid, Vec<DeviceId>>,
     /// Claims whose status is to be written again at the next look.
     unwritten: BTreeMap<ClaimUid, ClaimReference>,
+    /// Claims whose status the server refused for reasons outside of the claim, and when it is written again.
+    refused: BTreeMap<ClaimUid, Instant>,
 }
 
 /// Whether a status is with the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteOutcome {
-    /// It is, or the server does not take it.
+    /// It is, or the server refuses this claim's status for good.
     Ended,
-    /// It is written again at the next look.
+    /// It is written again at a later look.
     Later,
 }
 
@@ -82,18 +86,22 @@ impl Reporter {
         events: Arc<dyn EventSink>,
         views: watch::Receiver<Option<Arc<NodeView>>>,
         uses: watch::Receiver<Arc<Vec<ShareUse>>>,
-        metrics: Arc<Metrics>,
+        metrics: &Arc<Metrics>,
+        refused_pause: Duration,
     ) -> Self {
         let (queue, outcomes) = mpsc::channel(QUEUE);
+        let metrics = Arc::clone(metrics);
         let task = ReportTask {
             status,
             events,
             views,
             uses,
             metrics: Arc::clone(&metrics),
+            refused_pause,
             written: BTreeMap::new(),
             monitored: BTreeMap::new(),
             unwritten: BTreeMap::new(),
+            refused: BTreeMap::new(),
         };
         Self { queue, metrics, task: tokio::spawn(task.run(outcomes)) }
     }
@@ -148,6 +156,7 @@ impl ReportTask {
                 Some(ClaimOutcome::Released(claim)) => {
                     self.monitored.remove(&claim.uid);
                     self.unwritten.remove(&claim.uid);
+                    self.refused.remove(&claim.uid);
                     self.written.retain(|(uid, _), _| *uid != claim.uid);
                 }
             }
@@ -164,14 +173,19 @@ impl ReportTask {
         };
         let changed: BTreeSet<ClaimUid> =
             uses.iter().filter(|one| differs(one)).map(|one| one.claim.clone()).collect();
-        let mut due = std::mem::take(&mut self.unwritten);
+        let now = clock::now();
+        let waits = |uid: &ClaimUid| self.refused.get(uid).is_some_and(|until| *until > now);
+        let unwritten = std::mem::take(&mut self.unwritten);
+        let (waiting, mut due): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            unwritten.into_iter().partition(|(uid, _)| waits(uid));
+        let changed: BTreeSet<ClaimUid> = changed.into_iter().filter(|uid| !waits(uid)).collect();
         for held in view.claims.iter().filter(|held| changed.contains(&held.uid)) {
             let Some((namespace, name)) = held.name.split_once('/') else { continue };
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
             due.insert(held.uid.clone(), ClaimReference { namespace, name, uid: held.uid.clone() });
         }
         // A claim that others change all the time keeps none of the rest waiting; a server that does not answer ends the round.
-        let until = clock::now() + ROUND;
+        let until = now + ROUND;
         while clock::now() < until
             && let Some((uid, claim)) = due.pop_first()
         {
@@ -181,6 +195,7 @@ impl ReportTask {
             }
         }
         self.unwritten.append(&mut due);
+        self.unwritten.extend(waiting);
         self.written.retain(|(uid, _), _| view.claims.iter().any(|held| held.uid == *uid));
     }
 
@@ -241,30 +256,50 @@ impl ReportTask {
         if devices.is_empty() {
             return WriteOutcome::Ended;
         }
-        let mut outcome = WriteOutcome::Later;
-        for attempt in 1..=TRIES {
-            let (error, disposition) = match timeout(WRITE, self.status.write(claim, &devices)).await {
-                Ok(Ok(())) => {
-                    outcome = WriteOutcome::Ended;
-                    break;
-                }
-                Ok(Err(error)) if error.disposition == Disposition::Retry && attempt < TRIES => continue,
-                Ok(Err(error)) => (error.message, error.disposition),
-                Err(_) => (format!("no answer within {} s", WRITE.as_secs()), Disposition::Retry),
-            };
-            self.metrics.status_failed();
-            tracing::warn!(claim = %claim, "the claim's status is not written: {error}");
-            if disposition != Disposition::Retry {
-                outcome = WriteOutcome::Ended;
-            }
-            break;
-        }
+        let outcome = match self.try_to_write(claim, &devices).await {
+            Ok(()) => WriteOutcome::Ended,
+            Err(error) => self.failed(claim, &error),
+        };
         if outcome == WriteOutcome::Ended {
+            self.refused.remove(&claim.uid);
             let keys = held.iter().flat_map(|held| &held.grants);
             let keys = keys.map(|grant| (grant.claim.clone(), grant.share.clone()));
             self.written.extend(keys.zip(enforced));
         }
         outcome
+    }
+
+    async fn try_to_write(&self, claim: &ClaimReference, devices: &[DeviceStatus]) -> Result<(), AgentError> {
+        let mut attempt = 1;
+        loop {
+            match timeout(WRITE, self.status.write(claim, devices)).await {
+                Ok(Err(error)) if error.disposition == Disposition::Retry && attempt < TRIES => attempt += 1,
+                Ok(result) => return result,
+                Err(_) => {
+                    let message = format!("no answer within {} s", WRITE.as_secs());
+                    return Err(AgentError { message, disposition: Disposition::Retry });
+                }
+            }
+        }
+    }
+
+    /// Whether a write that failed is repeated. Credentials and permissions are refused for a while by a server that starts, and
+    /// until a person grants them.
+    fn failed(&mut self, claim: &ClaimReference, error: &AgentError) -> WriteOutcome {
+        self.metrics.status_failed();
+        let before = self.refused.remove(&claim.uid);
+        if error.disposition == Disposition::Broken {
+            self.refused.insert(claim.uid.clone(), clock::now() + self.refused_pause);
+        }
+        // A refusal that lasts is said once a claim.
+        match before.filter(|_| error.disposition == Disposition::Broken) {
+            None => tracing::warn!(claim = %claim, "the claim's status is not written: {error}"),
+            Some(_) => tracing::debug!(claim = %claim, "the claim's status is still not written: {error}"),
+        }
+        match error.disposition {
+            Disposition::Refuse => WriteOutcome::Ended,
+            Disposition::Retry | Disposition::Broken => WriteOutcome::Later,
+        }
     }
 }
 

@@ -75,6 +75,12 @@ pub struct Publisher {
     timing: Timing,
 }
 
+/// The latest failure of the watch.
+struct WatchError {
+    error: AgentError,
+    at: Instant,
+}
+
 /// The publisher at work.
 struct PublisherTask {
     client: Client,
@@ -92,8 +98,8 @@ struct PublisherTask {
     listed: bool,
     writes: u64,
     error: Option<AgentError>,
-    /// Failure of the watch, until an event or an answer shows that the server is back.
-    watch_error: Option<AgentError>,
+    /// Failure of the watch, until an event, an answer or time shows that the server is back.
+    watch_error: Option<WatchError>,
     /// Errors that were logged since the slices were last in sync.
     told: BTreeSet<String>,
     in_sync: bool,
@@ -250,7 +256,7 @@ impl PublisherTask {
                 // The server that answers next may be another one, or another version.
                 self.probed = None;
                 let error = watch_error(call, &error);
-                self.watch_error = Some(error.clone());
+                self.watch_error = Some(WatchError { error: error.clone(), at: clock::now() });
                 self.fail(error);
             }
         }
@@ -277,13 +283,14 @@ impl PublisherTask {
         if old && let Err(error) = self.ask_server().await {
             return self.fail(error);
         }
-        if self.listed && self.watch_error.as_ref().is_some_and(|e| e.disposition == Disposition::Retry) {
-            self.watch_error = None;
+        if self.listed {
+            self.judge_watch_error();
         }
         let Some(desired) = desired.filter(|_| self.listed) else {
             self.error = None;
             return;
         };
+        self.find_absent_owner().await;
         for _ in 0..PLANS_MAX {
             let (wanted, broken) = publishable(&desired.slices, self.server, &self.node);
             let frozen: BTreeSet<String> = broken.iter().map(|(pool, _)| pool.clone()).collect();
@@ -299,6 +306,24 @@ impl PublisherTask {
         // Others write as fast as this task: the next step comes after a pause.
         let pause = self.settle.delay();
         self.wake(pause);
+    }
+
+    /// Forgets the failure of a watch that is resumed. A resumed watch says nothing until a slice changes, but one that fails says
+    /// so again after `longest_retry` at the latest.
+    fn judge_watch_error(&mut self) {
+        let Some(WatchError { error, at }) = &self.watch_error else { return };
+        let left = self.long_pause().saturating_sub(clock::now().duration_since(*at));
+        if error.disposition == Disposition::Retry || left.is_zero() {
+            self.watch_error = None;
+        } else {
+            self.wake(left);
+        }
+    }
+
+    /// Twice the longest time between two tries: what failed and is not heard of for so long is over, and what was not found may be
+    /// there.
+    fn long_pause(&self) -> Duration {
+        2 * self.timing.longest_retry
     }
 
     fn plan(&self, wanted: &[ResourceSlice], frozen: &BTreeSet<String>) -> Vec<Write> {
@@ -360,11 +385,12 @@ impl PublisherTask {
     }
 
     fn report(&self, publication: &watch::Sender<Publication>) {
+        let watch_error = self.watch_error.as_ref().map(|failure| &failure.error);
         let now = Publication {
             server: self.server,
-            in_sync: self.in_sync && self.watch_error.is_none(),
+            in_sync: self.in_sync && watch_error.is_none(),
             writes: self.writes,
-            error: self.error.clone().or_else(|| self.watch_error.clone()),
+            error: self.error.as_ref().or(watch_error).cloned(),
         };
         publication.send_if_modified(|last| {
             let modified = *last != now;

@@ -135,6 +135,18 @@ async fn claim_status_is_merged_and_written_once() {
 
     let error = writer.write(&reference("whole", "another"), &[]).await.unwrap_err();
     assert_eq!(error.disposition, Disposition::Refuse);
+    // Only an answer about the claim itself is final.
+    for (code, disposition) in [
+        (401, Disposition::Broken),
+        (403, Disposition::Broken),
+        (404, Disposition::Refuse),
+        (422, Disposition::Refuse),
+        (503, Disposition::Retry),
+    ] {
+        server.inject(Fault::once("patch", "resourceclaims/status", Effect::Status(code)));
+        let error = writer.write(&claim, &[status(Truth::True)]).await.unwrap_err();
+        assert_eq!(error.disposition, disposition, "{code}: {error}");
+    }
     server.inject(Fault { times: 9, ..Fault::once("patch", "resourceclaims/status", Effect::Status(409)) });
     let error = writer.write(&claim, &[status(Truth::True)]).await.unwrap_err();
     assert_eq!(error.disposition, Disposition::Retry);

@@ -66,7 +66,7 @@ impl Bench {
     }
 }
 
-async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+pub(super) async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
     for _ in 0..2000 {
         if let Some(found) = look() {
             return found;

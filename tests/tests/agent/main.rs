@@ -14,6 +14,7 @@ mod metrics;
 mod nvidia_cards;
 mod publisher;
 mod random_calls;
+mod refused_status;
 mod rolling_update;
 mod selinux;
 mod waits;

@@ -273,6 +273,24 @@ async fn new_node_object_becomes_the_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn owner_that_was_forbidden_is_asked_for_again() {
+    let server = FakeApiServer::start();
+    server.inject(Fault { times: 3, ..Fault::once("get", "nodes", Effect::Status(403)) });
+    let mut running = Running::start(&server).await;
+    running.want(&pool(&[0]));
+    running.in_sync().await;
+    let owner = |found: &[Value]| found[0]["metadata"]["ownerReferences"][0]["name"].clone();
+    assert_eq!(
+        owner(&server.objects("resourceslices")),
+        Value::Null,
+        "slices are published without an owner"
+    );
+    server.wait_for("resourceslices", |found| owner(found) == NODE).await;
+    running.in_sync().await;
+    running.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slices_of_other_nodes_are_left_alone() {
     let server = FakeApiServer::start();
     let mut foreign = serde_json::json!({
@@ -373,6 +391,24 @@ async fn outage_ends_with_the_desired_slices() {
     let recovered = running.until("recovered", |p| p.in_sync && p.error.is_none()).await;
     assert!(recovered.server.is_some());
     running.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_that_was_forbidden_ends_in_sync_without_a_change() {
+    for code in [401, 403] {
+        let mut server = FakeApiServer::start();
+        let mut running = Running::start(&server).await;
+        running.want(&pool(&[0]));
+        running.in_sync().await;
+        server.inject(Fault::once("watch", "resourceslices", Effect::Status(code)));
+        server.stop();
+        server.resume();
+        let refused =
+            |p: &Publication| p.error.as_ref().is_some_and(|e| e.disposition == Disposition::Broken);
+        running.until("refused", refused).await;
+        running.until("recovered", |p| p.in_sync && p.error.is_none()).await;
+        running.kill().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! Writes, one after the other, each followed by the comparison of what came back.
 
 use std::future::Future;
+use std::time::Instant;
 
 use ::kube::Api;
 use ::kube::api::{DeleteParams, PostParams, Preconditions};
@@ -14,6 +15,7 @@ use super::PublisherTask;
 use super::copies::ServerSlice;
 use super::plan::{AcceptedWrite, Write};
 use super::readback::Losses;
+use crate::clock;
 use crate::kube::convert;
 use crate::kube::failure::{ApiCall, code, printable};
 use crate::ports::AgentError;
@@ -25,8 +27,12 @@ const RESOURCE: &str = "resourceslices.resource.k8s.io";
 pub(super) enum SliceOwner {
     /// Not asked for yet.
     Unknown,
-    /// The server has no such Node, or does not show it: slices have no owner.
-    Absent,
+    /// The server has no such Node, or does not show it, as one that starts does for a while: slices have no owner. It is asked
+    /// again later.
+    Absent {
+        /// When it was asked.
+        asked: Instant,
+    },
     /// Its UID.
     Node(String),
 }
@@ -46,7 +52,7 @@ impl SliceOwner {
     pub(super) fn uid(&self) -> Option<&str> {
         match self {
             Self::Node(uid) => Some(uid),
-            Self::Unknown | Self::Absent => None,
+            Self::Unknown | Self::Absent { .. } => None,
         }
     }
 }
@@ -79,19 +85,40 @@ impl PublisherTask {
         let name = self.node.as_str().to_owned();
         let call = ApiCall { verb: "get", resource: "nodes", object: &name };
         let nodes: Api<Node> = Api::all(self.client.clone());
+        let absent = || SliceOwner::Absent { asked: clock::now() };
         let found = match self.bounded(call, nodes.get_metadata(&name)).await? {
-            Ok(node) => node.metadata.uid.map_or(SliceOwner::Absent, SliceOwner::Node),
+            Ok(node) => node.metadata.uid.map_or_else(absent, SliceOwner::Node),
             Err(error) if matches!(code(&error), Some(403 | 404)) => {
-                if self.owner != SliceOwner::Absent {
-                    tracing::warn!(error = %call.failed(&error), "slices have no owner and outlive the node");
+                if !matches!(self.owner, SliceOwner::Absent { .. }) {
+                    tracing::warn!(error = %call.failed(&error), "slices have no owner and outlive the node until it is found");
                 }
-                SliceOwner::Absent
+                absent()
             }
             Err(error) => return Err(call.failed(&error)),
         };
-        let differs = self.owner != found;
+        if matches!(found, SliceOwner::Absent { .. }) {
+            self.wake(self.long_pause());
+        }
+        let differs = self.owner.uid() != found.uid();
         self.owner = found;
         Ok(differs)
+    }
+
+    /// Looks a Node up again that was not found. A failure is no failure of the slices: they are published without an owner.
+    pub(super) async fn find_absent_owner(&mut self) {
+        let SliceOwner::Absent { asked } = self.owner else { return };
+        let left = self.long_pause().saturating_sub(clock::now().duration_since(asked));
+        if !left.is_zero() {
+            return self.wake(left);
+        }
+        match self.find_owner().await {
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the owner of slices is looked up again later");
+                self.owner = SliceOwner::Absent { asked: clock::now() };
+                self.wake(self.long_pause());
+            }
+        }
     }
 
     async fn delete(&mut self, name: &str) -> Result<SliceWriteOutcome, AgentError> {
