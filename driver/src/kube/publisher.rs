@@ -66,6 +66,9 @@ pub struct Timing {
     pub longest_settle: Duration,
     /// Age at which the answer to "which fields does the server keep" is asked for again.
     pub probe_age: Duration,
+    /// Time for which no older server may answer before a newer version counts. While control planes are updated one after the
+    /// other, servers of both versions answer in turn, and offers for the newer one must not come and go.
+    pub upgrade: Duration,
 }
 
 /// Publishes the slices of one node.
@@ -95,6 +98,8 @@ struct PublisherTask {
     server: Option<ServerVersion>,
     /// When the server was asked for its fields; `None`: it must be asked.
     probed: Option<Instant>,
+    /// Since when only servers newer than `server` answer.
+    newer_since: Option<Instant>,
     listed: bool,
     writes: u64,
     error: Option<AgentError>,
@@ -120,6 +125,7 @@ impl Default for Timing {
             settle: Duration::from_millis(20),
             longest_settle: Duration::from_secs(5),
             probe_age: Duration::from_secs(600),
+            upgrade: Duration::from_secs(900),
         }
     }
 }
@@ -201,6 +207,7 @@ impl PublisherTask {
             owner: SliceOwner::Unknown,
             server: None,
             probed: None,
+            newer_since: None,
             listed: false,
             writes: 0,
             error: None,
@@ -280,7 +287,9 @@ impl PublisherTask {
     /// Brings the server's copies to what is desired, as far as it goes.
     async fn step(&mut self, desired: Option<&DesiredSlices>) {
         let old = self.probed.is_none_or(|at| clock::now().duration_since(at) > self.timing.probe_age);
-        if old && let Err(error) = self.ask_server().await {
+        if (old || self.newer_since.is_some())
+            && let Err(error) = self.ask_server().await
+        {
             return self.fail(error);
         }
         if self.listed {
@@ -371,7 +380,9 @@ impl PublisherTask {
         let limit = self.timing.request;
         let call = ApiCall { verb: "get", resource: "/version", object: "" };
         let asked = probe::probe(&self.client, DRIVER, self.node.as_str());
-        let server = tokio::time::timeout(limit, asked).await.map_err(|_elapsed| call.timed_out(limit))??;
+        let answered =
+            tokio::time::timeout(limit, asked).await.map_err(|_elapsed| call.timed_out(limit))??;
+        let server = self.until_all_are_newer(answered);
         if self.server != Some(server) {
             tracing::info!(%server, counters = ?server.counters, shares = ?server.shares, taints = ?server.taints,
                 "the API server's version and the fields that it keeps");
@@ -382,6 +393,26 @@ impl PublisherTask {
         self.server = Some(server);
         self.probed = Some(clock::now());
         Ok(())
+    }
+
+    /// The version that counts: an older one at once, a newer one once no older server has answered for a while.
+    fn until_all_are_newer(&mut self, answered: ServerVersion) -> ServerVersion {
+        let Some(known) = self.server.filter(|known| known.minor < answered.minor) else {
+            self.newer_since = None;
+            return answered;
+        };
+        let now = clock::now();
+        if self.newer_since.is_none() {
+            tracing::info!(%known, %answered, "a newer API server answers: offers change once all of them are newer");
+        }
+        let since = *self.newer_since.get_or_insert(now);
+        let left = self.timing.upgrade.saturating_sub(now.duration_since(since));
+        if left.is_zero() {
+            self.newer_since = None;
+            return answered;
+        }
+        self.wake(left);
+        known
     }
 
     fn report(&self, publication: &watch::Sender<Publication>) {

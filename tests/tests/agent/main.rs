@@ -17,4 +17,5 @@ mod random_calls;
 mod refused_status;
 mod rolling_update;
 mod selinux;
+mod server_versions;
 mod waits;

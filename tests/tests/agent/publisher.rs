@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{Device, NodeSelection, Pool, ResourceSlice, Taint, TaintEffect};
 use aliquot_core::id::NodeName;
-use aliquot_core::offer::Support;
 use aliquot_driver::kube::{ClusterAccess, Connection, Publisher, Timing};
 use aliquot_driver::ports::{DesiredSlices, Publication};
-use aliquot_tests::fake_apiserver::{Effect, FakeApiServer, Fault, Gate, Gates};
+use aliquot_tests::fake_apiserver::{Effect, FakeApiServer, Fault};
 use aliquot_tests::generate::Random;
 use aliquot_tests::scenes::scenes;
 use serde_json::Value;
@@ -21,15 +20,18 @@ use tokio::task::JoinHandle;
 const PATIENCE: Duration = Duration::from_secs(30);
 const NODE: &str = "n1";
 
+/// Time for which no older server may answer before a newer version counts.
+pub(super) const UPGRADE: Duration = Duration::from_secs(5);
+
 /// A publisher at work.
-struct Running {
+pub(super) struct Running {
     desired: watch::Sender<Option<DesiredSlices>>,
-    publication: watch::Receiver<Publication>,
+    pub(super) publication: watch::Receiver<Publication>,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    async fn start(server: &FakeApiServer) -> Self {
+    pub(super) async fn start(server: &FakeApiServer) -> Self {
         let access = ClusterAccess::Kubeconfig { file: Some(server.kubeconfig()), context: None };
         let connection = Connection::open(&access).await.unwrap();
         let (desired, wanted) = watch::channel(None);
@@ -38,36 +40,37 @@ impl Running {
             first_retry: Duration::from_millis(20),
             longest_retry: Duration::from_millis(200),
             request: Duration::from_secs(2),
+            upgrade: UPGRADE,
             ..Timing::default()
         };
         let publisher = Publisher::new(&connection, NodeName::new(NODE).unwrap()).with_timing(timing);
         Self { desired, publication, task: tokio::spawn(publisher.run(wanted, report)) }
     }
 
-    fn want(&self, slices: &[ResourceSlice]) {
+    pub(super) fn want(&self, slices: &[ResourceSlice]) {
         self.desired.send_replace(Some(DesiredSlices { slices: slices.to_vec() }));
     }
 
-    async fn until(&mut self, what: &str, expected: impl Fn(&Publication) -> bool) -> Publication {
+    pub(super) async fn until(&mut self, what: &str, expected: impl Fn(&Publication) -> bool) -> Publication {
         let waited = tokio::time::timeout(PATIENCE, self.publication.wait_for(&expected)).await;
         let found = waited.ok().and_then(Result::ok).map(|publication| publication.clone());
         assert!(found.is_some(), "not {what} within {PATIENCE:?}: {:#?}", self.publication.borrow());
         found.unwrap()
     }
 
-    async fn in_sync(&mut self) -> Publication {
+    pub(super) async fn in_sync(&mut self) -> Publication {
         self.until("in sync", |publication| publication.in_sync).await
     }
 
     /// Ends it as a killed agent ends: nothing is cleaned up.
-    async fn kill(self) {
+    pub(super) async fn kill(self) {
         self.task.abort();
         let _aborted = self.task.await;
     }
 }
 
 /// Slices of pool `p` on the node, one device each; equal contents give equal slices.
-fn pool(contents: &[u8]) -> Vec<ResourceSlice> {
+pub(super) fn pool(contents: &[u8]) -> Vec<ResourceSlice> {
     let slice = |(index, content): (usize, &u8)| ResourceSlice {
         name: format!("{NODE}-p-{index:04}"),
         driver: "aliquot.dev".to_owned(),
@@ -80,7 +83,7 @@ fn pool(contents: &[u8]) -> Vec<ResourceSlice> {
 }
 
 /// The real slices of a simulated node with every kind of field, as if they were of this node.
-fn real() -> Vec<ResourceSlice> {
+pub(super) fn real() -> Vec<ResourceSlice> {
     let scene = scenes().unwrap().into_iter().find(|found| found.name == "h100-8 dynamic 1.36").unwrap();
     let mut slices = scene.slices;
     for slice in &mut slices {
@@ -94,7 +97,7 @@ fn taint(value: &str) -> Taint {
     Taint { key, value, effect: TaintEffect::NoSchedule }
 }
 
-fn device_names(objects: &[Value]) -> Vec<String> {
+pub(super) fn device_names(objects: &[Value]) -> Vec<String> {
     let devices =
         objects.iter().flat_map(|object| object["spec"]["devices"].as_array().into_iter().flatten());
     devices.filter_map(|device| device["name"].as_str()).map(str::to_owned).collect()
@@ -162,50 +165,6 @@ async fn changes_of_content_cost_the_fewest_writes() {
 
 fn device_names_of(slices: &[ResourceSlice]) -> Vec<String> {
     slices.iter().flat_map(|slice| &slice.devices).map(|device| device.name.clone()).collect()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gates_that_are_off_are_known_before_a_write() {
-    let server = FakeApiServer::start();
-    server.set_gates(Gates { shares: Gate::Off, ..Gates::default() });
-    let mut running = Running::start(&server).await;
-    let publication = running.until("reporting a server", |p| p.server.is_some()).await;
-    let found = publication.server.unwrap();
-    assert_eq!((found.minor, found.patch), (36, 3));
-    assert_eq!((found.counters, found.shares, found.taints), (Support::Kept, Support::Lost, Support::Kept));
-    assert_eq!(server.slice_writes(), []);
-    running.kill().await;
-
-    server.set_gates(Gates::off());
-    server.set_version(34, 1);
-    let mut running = Running::start(&server).await;
-    // Partitions without counters could be given to several claims at once: their pool is withheld.
-    running.want(&real());
-    let publication = running.in_sync().await;
-    let found = publication.server.unwrap();
-    assert_eq!((found.counters, found.shares, found.taints), (Support::Lost, Support::Lost, Support::Lost));
-    assert_eq!(server.objects("resourceslices"), Vec::<Value>::new());
-    running.kill().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fields_dropped_later_withdraw_counters() {
-    let server = FakeApiServer::start();
-    let mut running = Running::start(&server).await;
-    running.want(&pool(&[0]));
-    running.in_sync().await;
-    server.set_gates(Gates::off());
-    let counted = real();
-    running.want(&[pool(&[0]), counted].concat());
-    let lost = |p: &Publication| p.server.is_some_and(|server| server.counters == Support::Lost);
-    running.until("lowered", lost).await;
-    server.wait_for("resourceslices", |found| device_names(found) == ["d0-0"]).await;
-    let requests = server.slice_writes().len();
-    // The answer is settled: nothing is written again and again.
-    running.until("in sync", |p| p.in_sync || p.error.is_some()).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(server.slice_writes().len(), requests);
-    running.kill().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,5 @@
 //! Status of claims that the API server refuses: for a while, or for good.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
-
 use aliquot_core::disposition::Disposition;
 use aliquot_tests::running_agent::PACE;
 
