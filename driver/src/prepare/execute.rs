@@ -22,7 +22,7 @@ use crate::config::GRANTS_VARIABLE;
 use crate::disk::{Disk, Mode};
 use crate::grant_file;
 use crate::region::{self, WriteOutcome, limits_anything, limits_of};
-use crate::selinux::Selinux;
+use crate::selinux::{LabelError, Selinux};
 
 /// Where a container finds its grants.
 pub(crate) const CONTAINER_GRANTS: &str = "/run/aliquot/grants";
@@ -243,6 +243,8 @@ fn label_files(
     let has_limits = |granted: &GrantAccess<'_>| {
         limits(granted.grant, cards, &granted.access).is_some_and(|limits| limits_anything(&limits))
     };
+    // The directory of the claim is removed when the prepare is undone.
+    let error = LabelError { tree: hands.grants.clone(), ..error };
     if granted.iter().any(has_limits) {
         return Err(PrepareError::Label { claim: plan.name.clone(), source: Box::new(error) });
     }
