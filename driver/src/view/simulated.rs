@@ -132,7 +132,7 @@ fn used(card: &Card, whole: bool, clock: &impl Fn() -> Duration) -> DriverView {
         high_water: Some(Bytes(moment.high_water)),
         busy_nanos: Some(moment.busy_nanos),
         health: match card.health() {
-            aliquot_sim_device::Health::Well => CardAnswer::Well,
+            aliquot_sim_device::Health::Well | aliquot_sim_device::Health::Hung => CardAnswer::Well,
             aliquot_sim_device::Health::Lost => CardAnswer::Lost,
         },
         processes: processes.collect(),

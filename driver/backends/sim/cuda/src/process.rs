@@ -192,7 +192,7 @@ impl OurCard {
 
     /// Fails when the card fell off the bus.
     pub(crate) fn well(&self) -> Answer {
-        if self.card.health() == Health::Well { Ok(()) } else { Err(LOST) }
+        if self.card.health() == Health::Lost { Err(LOST) } else { Ok(()) }
     }
 
     /// Whether the card's compute mode lets this process have a context.

@@ -29,7 +29,18 @@ pub enum Health {
     Well,
     /// It fell off the bus: every call fails.
     Lost,
+    /// Calls of the management library about it do not return.
+    Hung,
 }
+
+/// How a card is, in its file.
+const LOST: u32 = 1;
+const HUNG: u32 = 2;
+/// As [`HUNG`], and at least one call waits.
+const HUNG_WITH_CALLS: u32 = 3;
+
+/// Time between two looks of a call that waits for a hung card.
+const HUNG_PAUSE: Duration = Duration::from_millis(10);
 
 /// Directory in the directory of cards for what processes make, where processes of several users share the cards. Without it that
 /// lies beside the cards.
@@ -343,18 +354,42 @@ impl Card {
     /// How the card is; of a part also how its card is.
     #[must_use]
     pub fn health(&self) -> Health {
-        let lost = |mapping: &Mapping| mapping.lost().load(Ordering::Relaxed) != 0;
+        let of = |mapping: &Mapping| match mapping.health().load(Ordering::Relaxed) {
+            0 => Health::Well,
+            HUNG | HUNG_WITH_CALLS => Health::Hung,
+            _ => Health::Lost,
+        };
         match &self.part {
-            Some(part) if lost(&part.whole) => Health::Lost,
-            _ if lost(&self.mapping) => Health::Lost,
-            _ => Health::Well,
+            Some(part) if of(&part.whole) != Health::Well => of(&part.whole),
+            _ => of(&self.mapping),
         }
     }
 
-    /// Makes the card fall off the bus, or come back; of a part that alone.
+    /// Makes the card fall off the bus, hang, or come back; of a part that alone.
     pub fn set_health(&self, health: Health) {
-        self.mapping.lost().store(u32::from(health == Health::Lost), Ordering::Relaxed);
+        let word = match health {
+            Health::Well => 0,
+            Health::Lost => LOST,
+            Health::Hung => HUNG,
+        };
+        self.mapping.health().store(word, Ordering::Relaxed);
         self.mapping.stir();
+    }
+
+    /// Waits as long as the card hangs.
+    pub fn wait_while_hung(&self) {
+        while self.health() == Health::Hung {
+            let word = self.mapping.health();
+            // It fails for the second call, and once the card is well.
+            let _first = word.compare_exchange(HUNG, HUNG_WITH_CALLS, Ordering::Relaxed, Ordering::Relaxed);
+            std::thread::sleep(HUNG_PAUSE);
+        }
+    }
+
+    /// Whether the card hangs and a call waits for it.
+    #[must_use]
+    pub fn has_hung_call(&self) -> bool {
+        self.mapping.health().load(Ordering::Relaxed) == HUNG_WITH_CALLS
     }
 
     /// How often it had something to tell: an Xid, or that it is lost or there again.

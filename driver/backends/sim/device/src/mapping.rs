@@ -78,8 +78,8 @@ struct CardFile {
     magic: AtomicU64,
     /// What [`header::records`] of the build that made it says, as pairs of bytes and count.
     records: [[AtomicU32; 2]; RECORDS],
-    /// Not 0: the card fell off the bus. Outside the lock, as every call reads it.
-    lost: AtomicU32,
+    /// How the card is; 0: it works. Outside the lock, as every call reads it.
+    health: AtomicU32,
     /// Goes up when the card has something to tell; a futex.
     stirred: AtomicU32,
     mutex: UnsafeCell<libc::pthread_mutex_t>,
@@ -152,9 +152,9 @@ impl Mapping {
         made.map(|()| Self { shared })
     }
 
-    /// Whether the card fell off the bus.
-    pub(crate) fn lost(&self) -> &AtomicU32 {
-        &self.shared.lost
+    /// How the card is.
+    pub(crate) fn health(&self) -> &AtomicU32 {
+        &self.shared.health
     }
 
     /// How often the card had something to tell.

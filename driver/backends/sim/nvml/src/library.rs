@@ -129,10 +129,7 @@ fn take_apart(handle: u64, kind: Kind) -> Answer<(&'static Card, u64)> {
         return Err(INVALID_VALUE);
     }
     let index = usize::try_from(handle >> SERIAL_BITS & 0xff).map_err(|_| INVALID_VALUE)?;
-    let card = cards.get(index).ok_or(INVALID_VALUE)?;
-    if card.health() == Health::Lost {
-        return Err(GPU_IS_LOST);
-    }
+    let card = answering(cards.get(index).ok_or(INVALID_VALUE)?)?;
     Ok((card, (handle & u64::from(u32::MAX)) / HANDLE_STEP))
 }
 
@@ -146,7 +143,12 @@ pub(crate) fn card(handle: u64) -> Answer<&'static Card> {
     let place = place.and_then(|place| usize::try_from(place / HANDLE_STEP).ok());
     let place = place.filter(|place| *place < cards.len()).ok_or(INVALID_VALUE)?;
     let index = (place + cards.len() - moved(cards.len())) % cards.len();
-    let card = cards.get(index).ok_or(INVALID_VALUE)?;
+    answering(cards.get(index).ok_or(INVALID_VALUE)?)
+}
+
+/// The card if it answers; waits as long as it hangs.
+fn answering(card: &'static Card) -> Answer<&'static Card> {
+    card.wait_while_hung();
     if card.health() == Health::Lost { Err(GPU_IS_LOST) } else { Ok(card) }
 }
 
