@@ -304,7 +304,19 @@ impl RunningAgent {
     /// As [`RunningAgent::start`], at another pace.
     #[must_use]
     pub fn paced(node: Node, kubelet: &FakeKubelet, cluster: &Arc<FakeCluster>, pace: AgentPace) -> Self {
-        Self::from(NodeSource::Open(open(node, |store| store, pace)), kubelet, cluster, None, pace)
+        Self::watched(node, kubelet, cluster, pace, |store| store)
+    }
+
+    /// As [`RunningAgent::paced`]; `watched` may put itself before the node.
+    #[must_use]
+    pub fn watched(
+        node: Node,
+        kubelet: &FakeKubelet,
+        cluster: &Arc<FakeCluster>,
+        pace: AgentPace,
+        watched: impl FnOnce(Arc<dyn NodeStore>) -> Arc<dyn NodeStore>,
+    ) -> Self {
+        Self::from(NodeSource::Open(open(node, watched, pace)), kubelet, cluster, None, pace)
     }
 
     /// Starts an agent that comes to its node in this way.

@@ -1,4 +1,4 @@
-//! A node as an agent uses it, with the test before each change of a claim.
+//! A node as an agent uses it, with the test before each change of a claim and each look.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub enum StoreCall<'c> {
     Prepare(&'c ResourceClaim),
     /// The claim is released.
     Release(&'c ClaimUid),
+    /// The node is read.
+    View,
 }
 
 /// A node with calls that a test watches, and may hold back.
@@ -66,6 +68,7 @@ impl NodeStore for WatchedStore {
     }
 
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
+        (self.before)(StoreCall::View);
         self.node.view(server)
     }
 }

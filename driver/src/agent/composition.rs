@@ -31,6 +31,9 @@ use crate::ports::{BoxFuture, ClaimReader, DesiredSlices, EventSink, Publication
 /// Longest wait for the last claim states to be written at a stop.
 const LAST_REPORTS: Duration = Duration::from_secs(5);
 
+/// Longest wait for the last look at a stop: one at a card that hangs never ends.
+const LAST_LOOK: Duration = Duration::from_secs(3);
+
 /// Where the agent meets the kubelet and its observers.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
@@ -51,6 +54,8 @@ pub struct AgentConfig {
 pub struct AgentPace {
     /// Time between two looks at the node without a change.
     pub look: Duration,
+    /// A look that takes longer makes the health of every card unknown: below the time for which the kubelet believes a report.
+    pub answer: Duration,
     /// A call ends after so long, and its claims are tried again: the kubelet's own limit is 45 s.
     pub call: Duration,
     /// Longest wait of a prepare for an answer of the API server that does not ask for another try.
@@ -68,6 +73,7 @@ impl AgentPace {
     /// In service.
     pub const SERVICE: Self = Self {
         look: Duration::from_secs(5),
+        answer: Duration::from_secs(20),
         call: Duration::from_secs(40),
         read: Duration::from_secs(10),
         overlap: Duration::from_secs(20),
@@ -139,6 +145,7 @@ pub async fn run(
     let (view, views) = watch::channel(None);
     let (uses, observed) = watch::channel(Arc::default());
     let (own, owned) = watch::channel(None);
+    let (silence, silent) = watch::channel(None);
     let (wanted, to_publish) = watch::channel(None);
     let metrics = Arc::new(Metrics::new().with_pods(parts.pods));
     let probes = Probes {
@@ -146,6 +153,7 @@ pub async fn run(
         registration: registration.clone(),
         node: owned.clone(),
         views: views.clone(),
+        silence: silent,
         uses: observed.clone(),
         metrics: Arc::clone(&metrics),
     };
@@ -169,9 +177,9 @@ pub async fn run(
         changed: changes,
         publication: parts.publication,
         stopped,
-        outputs: StateOutputs { desired: wanted, health, uses, view },
+        outputs: StateOutputs { desired: wanted, health, uses, view, silence },
         own,
-        again: config.pace.look,
+        pace: config.pace,
     };
     let (state, node) = match parts.node {
         NodeSource::Open(node) => (StateTask::Running(state.start(node)), None),
@@ -193,9 +201,7 @@ pub async fn run(
     };
     stopping.send_replace(true);
     drop(timeout(LAST_REPORTS, reporter.finish()).await);
-    if let StateTask::Running(task) = state {
-        drop(timeout(LAST_REPORTS, task).await);
-    }
+    state.finish().await;
     ended.and(Ok(stopped?))
 }
 
@@ -249,7 +255,18 @@ struct StateStart {
     stopped: watch::Receiver<bool>,
     outputs: StateOutputs,
     own: watch::Sender<Option<Arc<dyn NodeStore>>>,
-    again: Duration,
+    pace: AgentPace,
+}
+
+// === impl StateTask ===
+
+impl StateTask {
+    /// Waits for the look in progress.
+    async fn finish(self) {
+        if let Self::Running(task) = self {
+            drop(timeout(LAST_LOOK, task).await);
+        }
+    }
 }
 
 // === impl StateStart ===
@@ -257,10 +274,10 @@ struct StateStart {
 impl StateStart {
     /// Lets calls through to the node, and follows it.
     fn start(self, node: OpenNode) -> JoinHandle<()> {
-        let Self { changed, publication, stopped, outputs, own, again } = self;
+        let Self { changed, publication, stopped, outputs, own, pace } = self;
         own.send_replace(Some(Arc::clone(&node.store)));
         let OpenNode { store: node, governors } = node;
-        let inputs = StateInputs { node, changed, publication, stopped, governors, again };
+        let inputs = StateInputs { node, changed, publication, stopped, governors, pace };
         tokio::spawn(state::run(inputs, outputs))
     }
 }

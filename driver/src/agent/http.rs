@@ -1,6 +1,7 @@
 //! `/metrics`, `/healthz`, `/readyz`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::State;
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 use super::metrics::Metrics;
 use super::observe::ShareUse;
 use super::store::{NodeStore, NodeView};
+use crate::clock;
 use crate::kubelet::registration::RegistrationOutcome;
 use crate::ports::Publication;
 
@@ -27,6 +29,8 @@ pub struct Probes {
     pub node: watch::Receiver<Option<Arc<dyn NodeStore>>>,
     /// The node at the last look.
     pub views: watch::Receiver<Option<Arc<NodeView>>>,
+    /// Since when a look has been in progress that takes longer than the limit.
+    pub silence: watch::Receiver<Option<Instant>>,
     /// What shares use.
     pub uses: watch::Receiver<Arc<Vec<ShareUse>>>,
     /// Counters and histograms.
@@ -64,14 +68,19 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Calls are answered: the kubelet accepted the plugin, and the node was read. An agent that waits for an earlier one is
+/// Calls are answered: the kubelet accepted the plugin, the node was read, and its cards still answer. An agent that waits for an earlier one is
 /// ready as well: a rolling update ends the earlier one after that.
 async fn readyz(State(probes): State<Probes>) -> Response {
     let (waits, read) = (probes.node.borrow().is_none(), probes.views.borrow().is_some());
-    let node = match (waits, read) {
-        (true, _) => Ok("waits for another process to release the state directory; calls wait"),
-        (false, true) => Ok("ok"),
-        (false, false) => Err("the node was not read yet".to_owned()),
+    let silent = *probes.silence.borrow();
+    let node = match (waits, silent, read) {
+        (true, ..) => Ok("waits for another process to release the state directory; calls wait"),
+        (false, Some(since), _) => Err(format!(
+            "the cards have not answered for {} s: a call of their driver hangs; see the kernel's log",
+            clock::now().duration_since(since).as_secs()
+        )),
+        (false, None, true) => Ok("ok"),
+        (false, None, false) => Err("the node was not read yet".to_owned()),
     };
     let kubelet = match &*probes.registration.borrow() {
         RegistrationOutcome::Accepted => Ok("ok"),

@@ -4,7 +4,7 @@
 //!  NodePrepareResources ─▶ for each claim: task
 //!     task: claim's turn ─▶ the node is ours, its offers known ─▶ GET claim, UID and allocation checked ─▶ node.prepare ─▶ answer, report
 //!                                                              ▲ refused for an overlap: waits for a release, tries again
-//!  call ends after 40 s with `Retry`; the task goes on, and the kubelet's next call finds its result
+//!  call ends after 40 s, or 20 s after the agent's stop, with `Retry`; the task goes on, and the kubelet's next call finds its result
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,7 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{Access, DeviceId, DeviceResult, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::DRIVER;
+use futures::FutureExt as _;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 
@@ -39,6 +40,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const PIDS_MAX: usize = 8;
 /// Longest wait for an earlier agent to release the node; its answer precedes the end of the call.
 const TAKEOVER: Duration = Duration::from_secs(35);
+/// How long calls in progress at a stop are waited for: one of a card that hangs never returns.
+const LAST_CALLS: Duration = Duration::from_secs(20);
 /// Most claims of one call. A Pod has far fewer; more would only fill memory.
 const CLAIMS_MAX: usize = 256;
 /// Longest error of a UID, which repeats part of it.
@@ -128,7 +131,7 @@ impl ClaimService {
         T: Send + 'static,
         F: Future<Output = Result<T, AgentError>> + Send + 'static,
     {
-        let deadline = (clock::now() + self.0.parts.pace.call).into();
+        let deadline = self.0.call_ends().shared();
         let mut results = BTreeMap::new();
         let mut running = Vec::new();
         let mut seen = BTreeSet::new();
@@ -144,15 +147,12 @@ impl ClaimService {
             }
         }
         for (uid, task) in running {
-            let result = match timeout_at(deadline, task).await {
-                Ok(Ok(result)) => result,
-                Ok(Err(error)) => {
+            let result = tokio::select! {
+                biased;
+                ended = task => ended.unwrap_or_else(|error| {
                     Err(broken(format!("claim {uid}: the operation ended abnormally: {error}")))
-                }
-                Err(_) => Err(retry(format!(
-                    "claim {uid}: still in progress after {} s; call again",
-                    self.0.parts.pace.call.as_secs()
-                ))),
+                }),
+                why = deadline.clone() => Err(retry(format!("claim {uid}: {why}; call again"))),
             };
             results.insert(uid, result);
         }
@@ -212,6 +212,21 @@ fn broken(message: String) -> AgentError {
 // === impl ServiceState ===
 
 impl ServiceState {
+    /// Resolves once a call of now is to end without its result, with the reason.
+    fn call_ends(&self) -> impl Future<Output = String> + Send + 'static {
+        let (limit, mut draining) = (self.parts.pace.call, self.parts.draining.clone());
+        async move {
+            let stop = async {
+                drop(draining.wait_for(|draining| *draining).await);
+                sleep(LAST_CALLS).await;
+            };
+            tokio::select! {
+                () = sleep(limit) => format!("still in progress after {} s", limit.as_secs()),
+                () = stop => "still in progress as this agent ends".to_owned(),
+            }
+        }
+    }
+
     async fn prepare(self: Arc<Self>, reference: ClaimReference) -> Result<Vec<WireDevice>, AgentError> {
         let (began, _counted) = (clock::now(), self.parts.metrics.begins(Operation::Prepare));
         let _turn = self.locks.turn(&reference.uid).await;

@@ -45,6 +45,8 @@ const OPENED_AT_ONCE: Duration = Duration::from_millis(500);
 const FIRST_MEASUREMENT: Duration = Duration::from_secs(3);
 /// Time between two looks for cards on which a context was not measured yet.
 const NEXT_MEASUREMENT: Duration = Duration::from_secs(60);
+/// Longest wait of the end for calls of the node: one of a card that hangs never returns.
+const LAST_CALLS: Duration = Duration::from_secs(2);
 /// What offers are made for until the server has answered: the oldest version with all fields.
 const SERVER_UNTIL_KNOWN: ServerVersion = ServerVersion::with_default_gates(36, 2);
 
@@ -123,7 +125,10 @@ pub fn run(settings: AgentSettings) -> Result<(), StartError> {
         .enable_all()
         .build()
         .map_err(StartError::Runtime)?;
-    runtime.block_on(serve(settings, opening, arrival))
+    let ended = runtime.block_on(serve(settings, opening, arrival));
+    // What a cut call leaves is finished or undone at the next start, as after a kill.
+    runtime.shutdown_timeout(LAST_CALLS);
+    ended
 }
 
 /// The node's way from the thread that opens it.

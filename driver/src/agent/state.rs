@@ -4,16 +4,23 @@
 //!  ledger changed ─┐  (several changes within DEBOUNCE count as one)
 //!  server's fields ┼─▶ node.view ─▶ slices, if they differ ─▶ publisher
 //!  timer ──────────┘            └─▶ health, if it differs ──▶ kubelet
+//!                   longer than the limit: health unknown, `/readyz` fails, until it ends
 //! ```
+//!
+//! A driver's call may hang for ever, and no thread in it can be ended: the task waits for its one look and starts no other.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aliquot_core::dra::DeviceId;
 use aliquot_core::offer::ServerVersion;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
+use super::composition::AgentPace;
 use super::governors::CardsInUse;
 use super::observe::ShareUse;
 use super::store::{NodeStore, NodeView};
@@ -37,8 +44,8 @@ pub struct StateInputs {
     pub stopped: watch::Receiver<bool>,
     /// What governs cards in use.
     pub governors: Arc<Mutex<dyn CardsInUse>>,
-    /// Time between two looks without a change.
-    pub again: Duration,
+    /// How long it waits.
+    pub pace: AgentPace,
 }
 
 /// What the task writes; each value only if it differs.
@@ -51,37 +58,75 @@ pub struct StateOutputs {
     pub uses: watch::Sender<Arc<Vec<ShareUse>>>,
     /// The node at the last look.
     pub view: watch::Sender<Option<Arc<NodeView>>>,
+    /// Since when a look has been in progress that takes longer than the limit.
+    pub silence: watch::Sender<Option<Instant>>,
+}
+
+/// What the log has of the looks before.
+#[derive(Default)]
+struct Told {
+    /// Why the last look failed.
+    failure: String,
+    /// What became of local runs.
+    runs: Vec<String>,
 }
 
 /// Runs until the stop.
 pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
-    let (mut failed, mut said) = (String::new(), Vec::new());
+    let mut told = Told::default();
     loop {
         let server = inputs.publication.borrow_and_update().server;
         inputs.changed.mark_unchanged();
-        match look(&inputs.node, server).await {
-            Ok((ended, view)) => {
-                failed.clear();
-                // What cannot be given back is said once, not at each look.
-                ended.iter().filter(|line| !said.contains(*line)).for_each(|line| tracing::info!("{line}"));
-                said = ended;
-                let view = Arc::new(view);
-                publish(&outputs, &view, server);
-                govern(&inputs, view, &outputs.uses).await;
-            }
-            Err(error) if error != failed => {
-                tracing::error!("the node cannot be read: {error}");
-                failed = error;
-            }
-            Err(_) => {}
-        }
+        let look = look_and_publish(&inputs, &outputs, server, &mut told);
+        limited(look, inputs.pace.answer, &outputs).await;
         let settle = tokio::select! {
             () = stop(&mut inputs.stopped) => return,
             () = another_server(&mut inputs.publication, server) => Duration::ZERO,
             Ok(()) = inputs.changed.changed() => DEBOUNCE,
-            () = tokio::time::sleep(inputs.again) => Duration::ZERO,
+            () = tokio::time::sleep(inputs.pace.look) => Duration::ZERO,
         };
         tokio::time::sleep(settle).await;
+    }
+}
+
+/// Waits for a look. Past the limit the health of every card is unknown, until the look ends.
+async fn limited(look: impl Future<Output = ()>, limit: Duration, outputs: &StateOutputs) {
+    let (began, mut look) = (clock::now(), pin!(look));
+    if timeout(limit, look.as_mut()).await.is_ok() {
+        return;
+    }
+    let why = format!("the cards have not answered for {} s", limit.as_secs());
+    tracing::error!("{why}: a call of their driver hangs; see the kernel's log");
+    outputs.silence.send_replace(Some(began));
+    outputs.health.send_modify(|list| *list = Arc::new(unknown(list, &why)));
+    look.await;
+    outputs.silence.send_replace(None);
+    tracing::info!("the cards answered after {} s", began.elapsed().as_secs());
+}
+
+/// One look, and all that follows from it.
+async fn look_and_publish(
+    inputs: &StateInputs,
+    outputs: &StateOutputs,
+    server: Option<ServerVersion>,
+    told: &mut Told,
+) {
+    match look(&inputs.node, server).await {
+        Ok((ended, view)) => {
+            told.failure.clear();
+            // What cannot be given back is said once, not at each look.
+            let news = ended.iter().filter(|line| !told.runs.contains(*line));
+            news.for_each(|line| tracing::info!("{line}"));
+            told.runs = ended;
+            let view = Arc::new(view);
+            publish(outputs, &view, server);
+            govern(inputs, view, &outputs.uses).await;
+        }
+        Err(error) if error != told.failure => {
+            tracing::error!("the node cannot be read: {error}");
+            told.failure = error;
+        }
+        Err(_) => {}
     }
 }
 
@@ -149,6 +194,18 @@ fn health(view: &NodeView) -> Vec<DeviceHealth> {
         DeviceHealth { device: id.clone(), health, message, observed }
     };
     view.offers.parts.iter().map(of).collect()
+}
+
+/// The same devices while no card answers.
+fn unknown(list: &[DeviceHealth], why: &str) -> Vec<DeviceHealth> {
+    let (health, observed) = (HealthWord::Unknown, clock::wall());
+    let of = |known: &DeviceHealth| DeviceHealth {
+        device: known.device.clone(),
+        health,
+        message: why.to_owned(),
+        observed,
+    };
+    list.iter().map(of).collect()
 }
 
 /// Whether two lists say the same, whenever it was observed.

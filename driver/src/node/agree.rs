@@ -51,7 +51,7 @@ impl State {
             return differs(problem.clone());
         }
         ledger.invariants().map_err(|e| Differs(e.to_string()))?;
-        self.kept_ledger_agrees(&ledger)?;
+        self.kept_ledger_agrees(site)?;
         self.partitions_agree(site)?;
         // Going through the steps on a disk that refuses everything shows that nothing is left to do.
         let still = Disk::new(Arc::new(Still));
@@ -67,15 +67,16 @@ impl State {
         self.no_strangers(site)
     }
 
-    /// Whether the ledger that is kept from decision to decision holds what one made anew does.
-    fn kept_ledger_agrees(&self, anew: &Ledger) -> Result<(), Differs> {
-        let Some(kept) = self.kept_ledger() else { return Ok(()) };
+    /// Whether the ledger that is kept from decision to decision holds what one made anew of its cards does.
+    fn kept_ledger_agrees(&self, site: &Site) -> Result<(), Differs> {
+        let (Some(kept), Some(cards)) = (self.kept_ledger(), self.known_cards()) else { return Ok(()) };
+        let (anew, _) = ledger_of(&cards, &site.parts.catalogue, self.journal());
         kept.invariants().map_err(|e| Differs(e.to_string()))?;
         let held = |ledger: &Ledger| {
             let holdings = ledger.holdings().map(|holding| format!("{holding:?}"));
             holdings.collect::<BTreeSet<String>>()
         };
-        let (kept, anew) = (held(kept), held(anew));
+        let (kept, anew) = (held(kept), held(&anew));
         match kept.symmetric_difference(&anew).next() {
             Some(holding) => Err(Differs(format!("{holding} is in one ledger alone"))),
             None => Ok(()),

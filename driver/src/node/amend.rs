@@ -8,6 +8,7 @@
 //! After a kill the next start sets the files to the state of the journal, before any other grant. Released memory is free once the
 //! journal records it; by then no process of the claim can reserve it any more.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
@@ -49,7 +50,8 @@ impl<O: StateAccess> NodeOperation<'_, O> {
                 // Other claims may have been decided since this one was.
                 let grants = &after.grants;
                 let known = state.known_cards().unwrap_or_else(|| cards.clone());
-                let room = state.without(site, &known, &uid, |ledger| room(ledger, grants, &claim));
+                let (asked, room) = (BTreeSet::new(), |ledger: &Ledger| room(ledger, grants, &claim));
+                let room = state.without(site, &known, &asked, &uid, room);
                 room.map_err(|why| state.kept(&uid, why))?;
                 let record = ClaimRecord { plan: after.clone(), kind, phase: Phase::Prepared };
                 state.commit(Change::of([JournalEntry::Claim(record)]))

@@ -123,7 +123,7 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
                 if state.ended != ended && looks < LOOKS_MAX {
                     return None;
                 }
-                let planned = state.without(site, &found, &request.uid, |ledger| {
+                let planned = state.without(site, &found, &named, &request.uid, |ledger| {
                     plan(request, &offers.parts, &cards, ledger).map_err(Box::new)
                 });
                 let decision = planned

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aliquot_cdi::CdiDir;
 use aliquot_core::card::{Card, Health, Inventory};
@@ -19,6 +19,9 @@ use crate::disk::Disk;
 use crate::health::{HealthBook, LossEnds};
 use crate::prepare::{Hands, ShimCopies};
 
+/// Longest wait of a discovery for the one in progress, whose card may hang.
+const DISCOVERY_WAIT: Duration = Duration::from_secs(20);
+
 /// The fixed parts of an open node.
 pub(crate) struct Site {
     pub(super) parts: NodeParts,
@@ -34,14 +37,16 @@ pub(crate) struct Site {
     loss: LossEnds,
     /// The next operation, by claim and by card.
     pub(super) turns: Turns,
-    /// The latest discovery, if the backend can tell whether it still holds.
+    /// The latest discovery.
     seen: Mutex<Option<Discovery>>,
+    /// Locked while every card is asked.
+    discovers: Mutex<()>,
 }
 
 /// What was found of the cards.
 struct Discovery {
-    /// The backend's generation before.
-    generation: u64,
+    /// The backend's generation before; `None`: it does not tell whether the discovery still holds, or a card has changed.
+    generation: Option<u64>,
     at: Instant,
     cards: Inventory,
 }
@@ -63,6 +68,7 @@ impl Site {
             loss: LossEnds::ByAnswer,
             turns: Turns::default(),
             seen: Mutex::new(None),
+            discovers: Mutex::new(()),
         }
     }
 
@@ -100,39 +106,75 @@ impl Site {
 
     /// The cards as they are now, with what was observed of them. The hardware is asked only if it may have changed.
     pub(super) fn look(&self) -> Result<Inventory, BackendError> {
-        self.look_at(&BTreeSet::new())
+        let cards = match self.current() {
+            Some(cards) => cards,
+            None => self.discover()?,
+        };
+        Ok(self.with_health(cards))
     }
 
-    /// As [`Site::look`]; these cards are asked in any case, since another program may have changed them without a sign.
+    /// These cards as they are now, since another program may have changed them without a sign; the others as the latest discovery
+    /// found them, so that one that hangs delays no claim elsewhere.
     pub(super) fn look_at(&self, asked: &BTreeSet<CardUuid>) -> Result<Inventory, BackendError> {
+        if asked.is_empty() {
+            return self.look();
+        }
+        let cards = match self.known_with(asked) {
+            Some(cards) => cards,
+            None => self.discover()?,
+        };
+        Ok(self.with_health(cards))
+    }
+
+    fn with_health(&self, mut cards: Inventory) -> Inventory {
+        self.health.hold_against(&mut cards, self.parts.backend.driver_load(), self.loss);
+        cards
+    }
+
+    /// The latest discovery, if it still holds.
+    fn current(&self) -> Option<Inventory> {
+        let (generation, now) = (self.parts.backend.generation()?, clock::now());
+        let holds = |seen: &&Discovery| {
+            seen.generation == Some(generation) && now.duration_since(seen.at) < DISCOVERY_AGE_MAX
+        };
+        self.seen.lock().as_ref().filter(holds).map(|seen| seen.cards.clone())
+    }
+
+    /// Asks every card. One caller at a time does: behind a card that hangs, the others end with an error.
+    fn discover(&self) -> Result<Inventory, BackendError> {
+        let waited = DISCOVERY_WAIT.as_secs();
+        let busy = || BackendError::Busy {
+            what: format!("discover cards: another discovery has not ended within {waited} s"),
+        };
+        let _turn = self.discovers.try_lock_for(DISCOVERY_WAIT).ok_or_else(busy)?;
         let backend = self.parts.backend.as_ref();
         let (generation, at) = (backend.generation(), clock::now());
-        let holds = |seen: &&Discovery| {
-            Some(seen.generation) == generation && at.duration_since(seen.at) < DISCOVERY_AGE_MAX
-        };
-        let known = self.seen.lock().as_ref().filter(holds).map(|seen| seen.cards.clone());
-        let mut cards = match known.filter(|known| self.still_holds(known, asked)) {
-            Some(cards) => cards,
-            None => {
-                let cards = backend.discover()?;
-                let seen = |generation| Discovery { generation, at, cards: cards.clone() };
-                *self.seen.lock() = generation.map(seen);
-                cards
-            }
-        };
-        self.health.hold_against(&mut cards, backend.driver_load(), self.loss);
+        let cards = backend.discover()?;
+        *self.seen.lock() = Some(Discovery { generation, at, cards: cards.clone() });
         Ok(cards)
     }
 
-    /// Whether these cards are as they were discovered.
-    fn still_holds(&self, known: &Inventory, asked: &BTreeSet<CardUuid>) -> bool {
-        let is_as_known = |uuid| match (known.card(uuid), self.parts.backend.discover_card(uuid)) {
-            // Where several vendors are on one node, the index is not the vendor's.
-            (Some(known), Ok(card)) => *known == Card { index: known.index, ..card },
-            (None, Err(BackendError::UnknownCard(_))) => true,
-            (_, Ok(_) | Err(_)) => false,
-        };
-        asked.iter().all(is_as_known)
+    /// The latest discovery with these cards asked anew; `None`: there is none, or it takes another one to say what became of a card.
+    fn known_with(&self, asked: &BTreeSet<CardUuid>) -> Option<Inventory> {
+        let (mut cards, at) = self.seen.lock().as_ref().map(|seen| (seen.cards.clone(), seen.at))?;
+        let mut has_changed = false;
+        for uuid in asked {
+            let known = cards.cards.iter_mut().find(|card| card.uuid == *uuid);
+            match (known, self.parts.backend.discover_card(uuid)) {
+                (Some(known), Ok(card)) => {
+                    // Where several vendors are on one node, the index is not the vendor's.
+                    let card = Card { index: known.index, ..card };
+                    has_changed |= *known != card;
+                    *known = card;
+                }
+                (None, Err(BackendError::UnknownCard(_))) => {}
+                (_, Ok(_) | Err(_)) => return None,
+            }
+        }
+        if has_changed && let Some(seen) = self.seen.lock().as_mut().filter(|seen| seen.at == at) {
+            seen.generation = None;
+        }
+        Some(cards)
     }
 
     /// The cards as the holder of a plan finds them: an unhealthy card refuses new claims, not those on it. A partition that

@@ -1,12 +1,12 @@
 //! What of a node changes: promises, the ledger made of them, offers. One owner has it locked for a moment at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use aliquot_core::card::{Inventory, Listing};
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::grant::Grant;
-use aliquot_core::id::ClaimUid;
+use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::{HeldDevice, Offers, ServerVersion, UsageHint, offers};
 use aliquot_core::plan::Plan;
@@ -123,15 +123,23 @@ impl State {
         }
     }
 
-    /// Asks the ledger of these cards something, with the holdings of one claim left out.
+    /// Asks the ledger of these cards something, with the holdings of one claim left out. Only the cards that were `asked` count as
+    /// found; the others stay as the last decision about them left them.
     pub(super) fn without<R>(
         &mut self,
         site: &Site,
         found: &Inventory,
+        asked: &BTreeSet<CardUuid>,
         uid: &ClaimUid,
         ask: impl FnOnce(&Ledger) -> R,
     ) -> R {
-        let cards = self.without_ours(found.clone());
+        let mut cards = self.without_ours(found.clone());
+        let kept = self.ledger.as_ref().map(|accounts| &accounts.cards);
+        for card in cards.cards.iter_mut().filter(|card| !asked.contains(&card.uuid)) {
+            if let Some(kept) = kept.and_then(|kept| kept.card(&card.uuid)) {
+                *card = kept.clone();
+            }
+        }
         let accounts = match self.ledger.take() {
             Some(accounts) if accounts.cards == cards => accounts,
             _ => {

@@ -9,6 +9,7 @@ mod doctor;
 mod driver_reload;
 mod health;
 mod hostile_names;
+mod hung_card;
 mod kubelet_protocol;
 mod metrics;
 mod nvidia_cards;

@@ -122,15 +122,17 @@ impl Bench {
     async fn next(self: &Arc<Self>, number: usize, release: Release) -> Generation {
         let (reached, owns) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let (calls, entered, opened) = (Arc::clone(&self.calls), Arc::clone(&reached), Arc::clone(&owns));
-        let count = move |call: StoreCall<'_>| {
-            entered.fetch_add(1, SeqCst);
-            match call {
-                StoreCall::Prepare(claim) => {
-                    *calls.prepares.lock().entry(claim.uid.clone()).or_default() += 1;
-                    let mut held = calls.held.lock();
-                    calls.freed.wait_while(&mut held, |held| *held);
-                }
-                StoreCall::Release(uid) => *calls.releases.lock().entry(uid.to_string()).or_default() += 1,
+        let count = move |call: StoreCall<'_>| match call {
+            StoreCall::View => {}
+            StoreCall::Prepare(claim) => {
+                entered.fetch_add(1, SeqCst);
+                *calls.prepares.lock().entry(claim.uid.clone()).or_default() += 1;
+                let mut held = calls.held.lock();
+                calls.freed.wait_while(&mut held, |held| *held);
+            }
+            StoreCall::Release(uid) => {
+                entered.fetch_add(1, SeqCst);
+                *calls.releases.lock().entry(uid.to_string()).or_default() += 1;
             }
         };
         let watched = move |node| {
