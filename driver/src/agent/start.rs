@@ -284,7 +284,11 @@ fn machine(catalogue: Catalogue, driver: &DriverPlace) -> Result<AgentHardware, 
         Ok(machine) => (machine, CardArrival::not_awaited()),
         Err(none) => {
             for line in none.reasons() {
-                tracing::info!("{line}");
+                match none.is_absence() {
+                    true => tracing::info!("{line}"),
+                    // A driver that does not serve, or one that is elsewhere.
+                    false => tracing::warn!("{line}"),
+                }
             }
             tracing::warn!("this machine has no card for the agent: it publishes none, and looks again");
             let arrival =
