@@ -9,6 +9,7 @@ use std::time::Duration;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::offer::ServerVersion;
+use nix::sys::signal::{SigSet, Signal};
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
@@ -119,6 +120,9 @@ pub enum StartError {
 /// # Errors
 /// [`StartError`].
 pub fn run(settings: AgentSettings) -> Result<(), StartError> {
+    // A parent that has them blocked passes that on. Threads that are started later have this thread's mask.
+    let ends: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    ends.thread_unblock().map_err(|errno| StartError::Runtime(errno.into()))?;
     let (opening, arrival) = open(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,36 @@ async fn look_at_a_hung_card_delays_no_claim_on_another() {
     assert_eq!(released["first"], "");
     assert_eq!(within(ANSWER, prepare(&node.service, "second")).await, Ok(1));
     assert!(hung.has_hung_call());
+}
+
+/// Starts a program with the signals that end it blocked, as some supervisors do.
+const BLOCKED: &str = "import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+os.execv(sys.argv[1], sys.argv[1:])";
+
+#[test]
+fn agent_whose_parent_blocks_signals_ends_at_sigterm() {
+    let (machine, server, kubelet) =
+        (Machine::of("[[card]]"), FakeApiServer::start(), FakeKubelet::default());
+    let host = machine.dir().join("host");
+    fs::create_dir(&host).unwrap();
+    let plain = plugin(&machine, &server, &kubelet, &host);
+    let mut blocked = Command::new("python3");
+    blocked.args(["-c", BLOCKED]).arg(plain.get_program()).args(plain.get_args());
+    blocked.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut agent = Started(blocked.spawn().unwrap());
+    let began = Instant::now();
+    while kubelet.registrations().is_empty() {
+        assert!(began.elapsed() < END, "it does not register");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill(Pid::from_raw(agent.0.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    let stopped = Instant::now();
+    while agent.0.try_wait().unwrap().is_none() {
+        assert!(stopped.elapsed() < END, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(agent.0.wait().unwrap().code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
