@@ -167,13 +167,13 @@ impl fmt::Debug for Selinux {
 }
 
 impl Selinux {
-    /// Of a node whose files are never labelled.
+    /// Of a node with files that are never labelled.
     #[must_use]
     pub fn ignored() -> Self {
         Self { enforce: None, labels: Arc::new(XattrLabels) }
     }
 
-    /// Of the host whose root directory is seen here.
+    /// Of the host with its root directory seen here.
     #[must_use]
     pub fn of_host(root: &Path) -> Self {
         Self { enforce: Some(root.join(ENFORCE)), ..Self::ignored() }

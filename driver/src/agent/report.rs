@@ -61,9 +61,9 @@ struct ReportTask {
     written: BTreeMap<(ClaimUid, ShareName), EnforcementState>,
     /// Devices that claims read and do not hold.
     monitored: BTreeMap<ClaimUid, Vec<DeviceId>>,
-    /// Claims whose status is to be written again at the next look.
+    /// Claims with a status that is to be written again at the next look.
     unwritten: BTreeMap<ClaimUid, ClaimReference>,
-    /// Claims whose status the server refused for reasons outside of the claim, and when it is written again.
+    /// Claims with a status that the server refused for reasons outside of the claim, and when it is written again.
     refused: BTreeMap<ClaimUid, Instant>,
 }
 
@@ -163,7 +163,7 @@ impl ReportTask {
         }
     }
 
-    /// Writes the status of claims whose enforcement is another one than was written, and what could not be written before.
+    /// Writes the status of claims with another enforcement than was written, and what could not be written before.
     async fn write_changes(&mut self) {
         let uses = Arc::clone(&self.uses.borrow_and_update());
         let Some(view) = self.views.borrow().clone() else { return };

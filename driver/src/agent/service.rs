@@ -49,7 +49,7 @@ const UID_ERROR_MAX: usize = 400;
 /// Longest namespace or name, in bytes, as the API has it.
 const NAME_BYTES_MAX: usize = 253;
 /// Most calls of the node at once; further ones wait for their turn, and none is refused. It is above the Pods of a node (110 by
-/// default): a card whose driver hangs holds the calls of its own claims, and those for other cards go on.
+/// default): a card that hangs holds the calls of its own claims, and those for other cards go on.
 const CALLS_MAX: usize = 256;
 
 /// The handler of the kubelet's calls.

@@ -84,7 +84,7 @@ fn unwritten(smaps: &str, program: &str) -> Vec<Range<usize>> {
             *absent += 1;
         }
     }
-    // Neither in memory nor in swap: a mapping whose lines lack one of the two is left alone.
+    // Neither in memory nor in swap: a mapping without one of the two lines is left alone.
     found.into_iter().filter(|(_, absent)| *absent == 2).map(|(range, _)| range).collect()
 }
 

@@ -19,7 +19,7 @@ use crate::disk::Disk;
 use crate::health::{HealthBook, LossEnds};
 use crate::prepare::{Hands, ShimCopies};
 
-/// Longest wait of a discovery for the one in progress, whose card may hang.
+/// Longest wait of a discovery for the one in progress, which may wait for a card that hangs.
 const DISCOVERY_WAIT: Duration = Duration::from_secs(20);
 
 /// The fixed parts of an open node.

@@ -1,4 +1,4 @@
-//! A card whose driver does not return: claims on other cards, what the kubelet and `/readyz` learn, the end of the agent.
+//! A card that hangs in its driver: claims on other cards, what the kubelet and `/readyz` learn, the end of the agent.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
 

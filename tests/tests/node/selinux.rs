@@ -18,7 +18,7 @@ const OTHER: &str = "system_u:object_r:var_lib_t:s0";
 const SHARE: Want = Want { card: 0, part: "card", memory_mib: Some(2048), cores: 20 };
 const WHOLE: Want = Want { card: 1, part: "1g.10gb at 0", memory_mib: None, cores: 0 };
 
-/// A host whose files have another label, which cannot be changed.
+/// A host with files of another label, which cannot be changed.
 struct Fixed(io::ErrorKind);
 
 impl FileLabels for Fixed {
