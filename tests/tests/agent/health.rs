@@ -97,7 +97,7 @@ fn tainted_cards(desired: Option<&DesiredSlices>) -> Vec<String> {
     uuids
 }
 
-async fn eventually(mut holds: impl FnMut() -> bool) {
+pub(super) async fn eventually(mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(60), "not within a minute");

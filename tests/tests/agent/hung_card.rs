@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 use super::driver_reload::{Started, claim_on, devices, plugin};
+use super::health::eventually;
 
 /// Longest wait for an answer that nothing hangs in.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -72,14 +73,6 @@ async fn prepare(service: &Plugin, claim: &str) -> Result<usize, String> {
 
 async fn within<T>(longest: Duration, answer: impl Future<Output = T>) -> T {
     tokio::time::timeout(longest, answer).await.unwrap()
-}
-
-async fn eventually(mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "not within a minute");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
