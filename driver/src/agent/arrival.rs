@@ -11,11 +11,16 @@ use std::time::Duration;
 use aliquot_core::catalogue::Catalogue;
 use tokio::sync::oneshot;
 
+use crate::clock;
 use crate::hardware::open_machine_for_containers;
 use crate::hardware::vendors::HostRoots;
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
+/// A look that takes longer met a call that hangs, and may have left a thread in it: the time to the next one doubles.
+const HANGS: Duration = Duration::from_secs(5);
+/// Longest time between two looks.
+const SELDOM: Duration = Duration::from_secs(3600);
 
 /// Tells of the first card of a machine that has none; nothing where it had one from the start.
 pub(super) struct CardArrival(Option<oneshot::Receiver<()>>);
@@ -35,13 +40,16 @@ impl CardArrival {
     pub(super) fn watch(catalogue: Catalogue, driver: HostRoots) -> std::io::Result<Self> {
         let (arrives, arrival) = oneshot::channel();
         let look = move || {
+            let mut pause = EVERY;
             while !arrives.is_closed() {
-                thread::sleep(EVERY);
+                thread::sleep(pause);
+                let began = clock::now();
                 if open_machine_for_containers(&catalogue, &driver).is_ok() {
                     // Without a receiver the agent has ended.
                     let _unheard = arrives.send(());
                     return;
                 }
+                pause = if began.elapsed() < HANGS { EVERY } else { (2 * pause).min(SELDOM) };
             }
         };
         thread::Builder::new().name("aliquot-cards".to_owned()).spawn(look)?;
