@@ -1,8 +1,9 @@
-//! The `DeviceClass`es of what a node offers: one for cards, one for shares, one a template, one a fraction.
+//! The `DeviceClass`es of what a node offers: for cards, for cards of a vendor, for shares, one a template, one a fraction.
 //!
 //! ```text
-//!  card.aliquot.dev                 any card, all of it where nothing else is asked
+//!  card.aliquot.dev                 any card of any vendor, all of it where nothing else is asked
 //!  share.aliquot.dev                a card that is handed out in shares
+//!  card-nvidia.aliquot.dev          a card of this vendor: what a program for its driver needs
 //!  mig-1g-10gb.aliquot.dev          this template, on any card that has it
 //!  ascend310p-quarter.aliquot.dev   any template that has this part of this family's memory or AI cores
 //!  slot-small.aliquot.dev           an admin's slot
@@ -19,15 +20,23 @@ use std::collections::BTreeMap;
 use super::DRIVER;
 use super::names::dns_slug;
 use crate::dra::{AttributeValue, Device, DeviceClass, ResourceSlice, Sharing};
+use crate::id::Vendor;
 
 /// Annotation with the spelling that users of the vendor's own names know.
 pub const SPELLING: &str = "aliquot.dev/spelling";
 /// Annotation with one sentence for people.
 pub const DESCRIPTION: &str = "aliquot.dev/description";
 
+/// Name of the class of all cards, without its domain.
+const CARD: &str = "card";
+/// Name of the class of shares, without its domain.
+const SHARE: &str = "share";
+
 /// Words of a vendor; for one that is not listed its name serves.
 struct VendorWords {
     vendor: &'static str,
+    /// What people call one of its cards.
+    card: &'static str,
     /// What its partitions are called.
     partition: &'static str,
     /// What people call its cards before the model, if anything.
@@ -41,6 +50,7 @@ struct VendorWords {
 const VENDORS: [VendorWords; 2] = [
     VendorWords {
         vendor: "nvidia",
+        card: "GPU of nvidia",
         partition: "mig",
         marque: None,
         domain: "nvidia.com",
@@ -48,12 +58,25 @@ const VENDORS: [VendorWords; 2] = [
     },
     VendorWords {
         vendor: "huawei",
+        card: "NPU of huawei",
         partition: "vnpu",
         marque: Some("ascend"),
         domain: "huawei.com",
         fraction_of: "AI cores",
     },
 ];
+
+/// Name of the class of shares.
+#[must_use]
+pub fn share_class() -> String {
+    format!("{SHARE}.{DRIVER}")
+}
+
+/// Name of the class of a vendor's cards.
+#[must_use]
+pub fn card_class(vendor: &Vendor) -> String {
+    format!("{CARD}-{}.{DRIVER}", dns_slug(vendor.as_str()))
+}
 
 /// The classes of what these slices offer; devices of other drivers are passed over. Cards and shares first, then by
 /// name. The name and meaning of a class never depend on what else is offered, so classes of several nodes agree.
@@ -105,7 +128,7 @@ impl<'a> ClassInput<'a> {
     fn classes(&self, sharing: Sharing) -> Vec<ClassDraft> {
         match self.kind {
             "card" => {
-                let mut drafts = vec![card()];
+                let mut drafts = vec![card(), self.card_of_vendor()];
                 drafts.extend((sharing == Sharing::Shareable).then(share));
                 drafts
             }
@@ -123,12 +146,24 @@ impl<'a> ClassInput<'a> {
         VENDORS.iter().find(|words| words.vendor == self.vendor)
     }
 
+    fn card_of_vendor(&self) -> ClassDraft {
+        let card =
+            self.words().map_or_else(|| format!("{} card", self.vendor), |words| words.card.to_owned());
+        ClassDraft {
+            rank: 2,
+            name: format!("{CARD}-{}", dns_slug(self.vendor)),
+            condition: format!("{} && {}", is("type", "card"), is("vendor", self.vendor)),
+            spelling: None,
+            description: format!("A whole {card}; less of its memory where the request says how much."),
+        }
+    }
+
     fn template(&self) -> ClassDraft {
         let partition = self.words().map_or(self.vendor, |words| words.partition);
         // `+me` and `-me` are different templates and must not be one name.
         let profile = dns_slug(&self.profile.replace('-', ".without."));
         ClassDraft {
-            rank: 2,
+            rank: 3,
             name: format!("{partition}-{profile}"),
             condition: format!(
                 "{} && {} && {}",
@@ -151,7 +186,7 @@ impl<'a> ClassInput<'a> {
         let longer = quoted(&format!("{}-", family.prefix));
         let model = format!("device.attributes[\"{DRIVER}\"].model");
         Some(ClassDraft {
-            rank: 2,
+            rank: 3,
             name: format!("{}-{}", family.slug, fraction_word(fraction)),
             condition: format!(
                 "{} && {} && ({model} == {prefix} || {model}.startsWith({longer}))",
@@ -176,7 +211,7 @@ impl<'a> ClassInput<'a> {
 
     fn slot(&self) -> ClassDraft {
         ClassDraft {
-            rank: 2,
+            rank: 3,
             name: format!("slot-{}", dns_slug(self.profile)),
             condition: format!("{} && {}", is("type", "slot"), is("profile", self.profile)),
             spelling: None,
@@ -188,17 +223,19 @@ impl<'a> ClassInput<'a> {
 fn card() -> ClassDraft {
     ClassDraft {
         rank: 0,
-        name: "card".to_owned(),
+        name: CARD.to_owned(),
         condition: is("type", "card"),
         spelling: None,
-        description: "Any card; all of its memory unless the request says how much.".to_owned(),
+        description:
+            "Any card, GPU or NPU alike; a program for one vendor needs a class such as card-nvidia."
+                .to_owned(),
     }
 }
 
 fn share() -> ClassDraft {
     ClassDraft {
         rank: 1,
-        name: "share".to_owned(),
+        name: SHARE.to_owned(),
         condition: format!("{} && device.allowMultipleAllocations", is("type", "card")),
         spelling: None,
         description: "Part of a card: say how much memory and cores in capacity.requests.".to_owned(),

@@ -449,6 +449,8 @@ fn classes_name_what_is_offered() {
     };
     assert_eq!(classes[0].name, "card.aliquot.dev");
     assert_eq!(classes[1].name, "share.aliquot.dev");
+    assert_eq!(classes[2].name, "card-huawei.aliquot.dev");
+    assert_eq!(classes[3].name, "card-nvidia.aliquot.dev");
     let quarter = class("ascend310p-quarter.aliquot.dev");
     assert_eq!(quarter.annotations[classes::SPELLING], "huawei.com/ascend-310p-1/4");
     assert_eq!(quarter.extended_resource_name.as_deref(), Some("aliquot.dev/ascend310p-quarter"));
@@ -466,4 +468,23 @@ fn classes_name_what_is_offered() {
     class("vnpu-vir02-1c.aliquot.dev");
     let names: BTreeSet<&String> = classes.iter().map(|class| &class.name).collect();
     assert_eq!(names.len(), classes.len());
+}
+
+#[test]
+fn card_class_of_a_vendor_takes_only_its_cards() {
+    use crate::cel::{DeviceView, Selector};
+    let mut inventory = cards("huawei-310p-24gb", 1);
+    inventory.cards.push(card("nvidia-t4-16gb", 1));
+    let offers = offered(&inventory, "", V137);
+    let classes = classes(&offers.slices);
+    for vendor in ["huawei", "nvidia"] {
+        let name = format!("card-{vendor}.aliquot.dev");
+        let class = classes.iter().find(|class| class.name == name).unwrap();
+        let selector = Selector::compile(&class.selectors[0]).unwrap();
+        let taken =
+            devices(&offers).into_iter().filter(|d| selector.matches(&DeviceView::new(DRIVER, d)).unwrap());
+        let taken: Vec<_> = taken.map(|d| (&d.attributes["vendor"], &d.attributes["type"])).collect();
+        let text = |text: &str| AttributeValue::String(text.to_owned());
+        assert_eq!(taken, [(&text(vendor), &text("card"))]);
+    }
 }
