@@ -15,10 +15,14 @@
 //!   1Mi so that equal parts fit beside each other, and that part of the compute in whole percent, rounded
 //!   down.
 //! - An amount of memory is answered by the templates of exactly that size, else by a share of it, rounded up
-//!   to 1Mi, with best-effort compute.
+//!   to 1Mi, with best-effort compute. With a percentage beside it (`8Gi 25% H100`) it is a share of both.
+//! - An amount of a device plugin's resource follows the rule of that plugin: `huawei.com/Ascend910B3-memory: 16384`
+//!   is the smallest template with that nominal size or more, `nvidia.com/gpumem: 3000` a share of it.
+//! - A count behind the part (`nvidia.com/gpu: 2`) is the count of the request.
 //! - Anything else is an error that lists the possible parts: a part that is not understood is never the
 //!   whole card.
 
+mod nominal;
 mod resource_name;
 mod words;
 
@@ -27,7 +31,7 @@ use crate::id::{ModelId, TemplateName};
 use crate::partition::{PartitionTable, ShareSupport, Template};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
-use resource_name::{ResourceName, with_number};
+use resource_name::{PluginResource, ResourceName, chips_of_one_resource};
 use words::{KnownNames, OfferList};
 
 /// Longest text that is looked at; the longest sensible one has half of it.
@@ -38,8 +42,12 @@ const TEXT_BYTES_MAX: usize = 128;
 pub struct Ask {
     /// Of which model, as written; `None`: of any.
     pub model: Option<String>,
+    /// Of cards of which vendor; `None`: of any.
+    pub vendor: Option<&'static str>,
     /// Which part.
     pub part: AskedPart,
+    /// How many of it; 1 unless the text says otherwise.
+    pub count: u32,
 }
 
 /// Which part of a card.
@@ -49,6 +57,15 @@ pub enum AskedPart {
     Fraction(Fraction),
     /// That much memory.
     Memory(Bytes),
+    /// A share of that much memory and compute.
+    Share {
+        /// Its memory.
+        memory: Bytes,
+        /// Its compute; 0 is best effort.
+        cores: Cores,
+    },
+    /// Memory of a device plugin's resource, which rounds up to the nominal size of a template.
+    Nominal(Bytes),
     /// A template, a model, or both: only the models at hand can tell.
     Named(String),
 }
@@ -147,7 +164,8 @@ const VULGAR_FRACTIONS: [(char, &str); 15] = [
     ('⅞', "7/8"),
 ];
 
-/// Reads an ask. The part may stand before or after the model, or behind it with a hyphen (`310p-1/4`).
+/// Reads an ask. The part may stand before or after the model, or behind it with a hyphen (`310p-1/4`), and a count
+/// behind a colon or an equals sign.
 ///
 /// # Errors
 /// The text is empty or too long, or asks for nothing or for more than one card.
@@ -164,12 +182,29 @@ pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
     if trimmed.starts_with(['-', '+']) {
         return Err(fail("a size with a sign"));
     }
-    let of = |part, model: &str| Ask { model: Some(model.trim().to_owned()), part };
-    if let Some(part) = amount(trimmed).map_err(fail)? {
-        return Ok(Ask { model: None, part });
+    let (name, number) = resource_name::split(trimmed);
+    let known = PluginResource::of(name).map_err(fail)?;
+    match (known, number) {
+        (Some(resource), number) => resource.ask(number).map_err(fail),
+        (None, None) => part(trimmed).map_err(fail),
+        (None, Some(number)) => {
+            let count = resource_name::whole_number(number).map_err(fail)?;
+            Ok(Ask { count, ..part(name).map_err(fail)? })
+        }
     }
-    if let Some((first, rest)) = trimmed.split_once(char::is_whitespace)
-        && let Some(part) = amount(first).map_err(fail)?
+}
+
+/// Reads an ask without a count.
+fn part(text: &str) -> Result<Ask, &'static str> {
+    let of = |part, model: &str| Ask { model: Some(model.trim().to_owned()), ..Ask::one(part) };
+    if let Some(ask) = memory_and_compute(text)? {
+        return Ok(ask);
+    }
+    if let Some(part) = amount(text)? {
+        return Ok(Ask::one(part));
+    }
+    if let Some((first, rest)) = text.split_once(char::is_whitespace)
+        && let Some(part) = amount(first)?
     {
         let rest = rest.trim_start();
         let model = rest.split_once(char::is_whitespace).filter(|(of, _)| of.eq_ignore_ascii_case("of"));
@@ -177,17 +212,40 @@ pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
     }
     // A number behind the model belongs to its name (`RTX PRO 6000`, `910B4-1`), a fraction does not.
     let is_separator = |c: char| c == '-' || c.is_whitespace();
-    let split_at_end = trimmed.rfind(is_separator);
+    let split_at_end = text.rfind(is_separator);
     if let Some((model, last)) =
-        split_at_end.map(|at| (&trimmed[..at], trimmed[at..].trim_start_matches(is_separator)))
+        split_at_end.map(|at| (&text[..at], text[at..].trim_start_matches(is_separator)))
         && !model.trim().is_empty()
         && last.parse::<u64>().is_err()
-        && let Some(part) = amount(last).map_err(fail)?
+        && let Some(part) = amount(last)?
     {
         return Ok(of(part, model));
     }
-    let named = Ask { model: None, part: AskedPart::Named(trimmed.to_owned()) };
-    Ok(with_number(trimmed).map_err(fail)?.unwrap_or(named))
+    Ok(Ask::one(AskedPart::Named(text.to_owned())))
+}
+
+/// An amount of memory and a percentage among the words: a share of both.
+fn memory_and_compute(text: &str) -> Result<Option<Ask>, &'static str> {
+    let (mut memory, mut compute, mut model) = (None, None, Vec::new());
+    for word in text.split_whitespace() {
+        match amount(word) {
+            Ok(Some(AskedPart::Memory(found))) if memory.is_none() => memory = Some(found),
+            // A bare number is no percentage.
+            Ok(Some(AskedPart::Fraction(found))) if compute.is_none() && number(word).is_none() => {
+                compute = Some(found);
+            }
+            _ if ["of", "and"].iter().any(|filler| word.eq_ignore_ascii_case(filler)) => {}
+            _ => model.push(word),
+        }
+    }
+    let (Some(memory), Some(compute)) = (memory, compute) else { return Ok(None) };
+    let hundredths = 100 * u64::from(compute.numerator());
+    let percent = hundredths / u64::from(compute.denominator());
+    let whole = hundredths % u64::from(compute.denominator()) == 0;
+    let cores = u8::try_from(percent).ok().and_then(Cores::new).filter(|_| whole);
+    let cores = cores.ok_or("compute that is not a whole percentage")?;
+    let model = Some(model.join(" ")).filter(|model| !model.is_empty());
+    Ok(Some(Ask { model, ..Ask::one(AskedPart::Share { memory, cores }) }))
 }
 
 /// Finds what of each model answers the ask, in the order of the models.
@@ -195,6 +253,9 @@ pub fn parse_ask(text: &str) -> Result<Ask, AskError> {
 /// # Errors
 /// No model goes by the name, or none has such a part; the error lists what there is.
 pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<FractionMatch>, ResolveError> {
+    let of_vendor = |model: &&CardModel| ask.vendor.is_none_or(|vendor| model.vendor.as_str() == vendor);
+    let models: Vec<&CardModel> = models.iter().copied().filter(of_vendor).collect();
+    let models = models.as_slice();
     let candidates = match &ask.model {
         None => models.to_vec(),
         Some(text) => called(models.iter().copied(), text),
@@ -203,21 +264,44 @@ pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<FractionMatch>, R
         let text = ask.model.clone().unwrap_or_else(|| ask.to_string());
         return Err(ResolveError::Unknown { text, known: known(models) });
     }
-    let answer = |model: &&CardModel, choice| FractionMatch { model: model.id.clone(), choice };
-    let answers: Vec<FractionMatch> = match &ask.part {
-        AskedPart::Fraction(fraction) => {
-            candidates.iter().filter_map(|m| Some(answer(m, by_fraction(m, *fraction)?))).collect()
-        }
-        AskedPart::Memory(memory) => {
-            candidates.iter().filter_map(|m| Some(answer(m, by_memory(m, *memory)?))).collect()
-        }
-        AskedPart::Named(text) => return by_name(text, models),
+    let choose = |model: &CardModel| match ask.part {
+        AskedPart::Fraction(fraction) => by_fraction(model, fraction),
+        AskedPart::Memory(memory) => by_memory(model, memory),
+        AskedPart::Share { memory, cores } => share(model, memory, cores),
+        AskedPart::Nominal(memory) => nominal::choice(model, memory),
+        AskedPart::Named(_) => None,
     };
+    if let AskedPart::Named(text) = &ask.part {
+        return by_name(text, models);
+    }
+    let answers = matches(&candidates, choose);
     if answers.is_empty() {
         let offers = candidates.iter().map(|m| offers(m)).collect();
         return Err(ResolveError::NoSuchPart { asked: ask.to_string(), offers });
     }
     Ok(answers)
+}
+
+/// The shares that are exactly the fraction or the amount of memory, of models that a template answers as well.
+#[must_use]
+pub fn shares_beside_templates(ask: &Ask, models: &[&CardModel]) -> Vec<FractionMatch> {
+    let candidates = match &ask.model {
+        None => models.to_vec(),
+        Some(text) => called(models.iter().copied(), text),
+    };
+    matches(&candidates, |model| match ask.part {
+        AskedPart::Fraction(fraction) if fraction != Fraction::WHOLE => share_of(model, fraction),
+        AskedPart::Memory(memory) if memory != model.memory => share(model, memory, Cores::NONE),
+        _ => None,
+    })
+}
+
+fn matches(
+    models: &[&CardModel],
+    choose: impl Fn(&CardModel) -> Option<FractionChoice>,
+) -> Vec<FractionMatch> {
+    let of = |model: &&CardModel| Some(FractionMatch { model: model.id.clone(), choice: choose(model)? });
+    models.iter().filter_map(of).collect()
 }
 
 /// The text with `½` as ` 1/2 ` and every space as one that ASCII has; `25 %` is `25%`.
@@ -288,19 +372,23 @@ fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<FractionChoice> {
     if wanted == Fraction::WHOLE {
         return Some(FractionChoice::Whole);
     }
-    let percent = 100 * u64::from(wanted.numerator()) / u64::from(wanted.denominator());
     let mut templates: Vec<&Template> = templates(model).filter(|t| t.fraction == wanted).collect();
     templates.sort_by_key(|t| t.compute_distance());
     if !templates.is_empty() {
         return Some(FractionChoice::Templates(templates.into_iter().map(|t| t.name.clone()).collect()));
     }
+    share_of(model, wanted)
+}
+
+/// The share of a card that is this fraction, both rounded down so that equal shares fit beside each other.
+fn share_of(model: &CardModel, wanted: Fraction) -> Option<FractionChoice> {
+    let percent = 100 * u64::from(wanted.numerator()) / u64::from(wanted.denominator());
     let memory =
         u128::from(model.memory.0) * u128::from(wanted.numerator()) / u128::from(wanted.denominator());
     let memory = Bytes(u64::try_from(memory).ok()? / Bytes::MIB.0 * Bytes::MIB.0);
     let cores = Cores::new(u8::try_from(percent).ok()?)?;
     // A part below 1 % or 1Mi could not be held to anything.
-    let holds = cores > Cores::NONE && memory > Bytes(0) && model.shareable == ShareSupport::Enforceable;
-    holds.then_some(FractionChoice::Share { memory, cores })
+    (cores > Cores::NONE && memory > Bytes(0)).then(|| share(model, memory, cores))?
 }
 
 fn by_memory(model: &CardModel, wanted: Bytes) -> Option<FractionChoice> {
@@ -312,14 +400,20 @@ fn by_memory(model: &CardModel, wanted: Bytes) -> Option<FractionChoice> {
     if !exact.is_empty() {
         return Some(FractionChoice::Templates(exact));
     }
-    let memory = Bytes(wanted.0.checked_next_multiple_of(Bytes::MIB.0)?);
+    share(model, wanted, Cores::NONE)
+}
+
+/// A share of a card on which shares are held, its memory rounded up to 1Mi.
+fn share(model: &CardModel, memory: Bytes, cores: Cores) -> Option<FractionChoice> {
+    let memory = Bytes(memory.0.checked_next_multiple_of(Bytes::MIB.0)?);
     let holds = memory <= model.memory && model.shareable == ShareSupport::Enforceable;
-    holds.then_some(FractionChoice::Share { memory, cores: Cores::NONE })
+    holds.then_some(FractionChoice::Share { memory, cores })
 }
 
 /// A model alone is the whole card; else a template, alone or with a model before or behind it.
 fn by_name(text: &str, models: &[&CardModel]) -> Result<Vec<FractionMatch>, ResolveError> {
-    let whole = called(models.iter().copied(), text);
+    let resource = chips_of_one_resource(models, text);
+    let whole = if resource.is_empty() { called(models.iter().copied(), text) } else { resource };
     if !whole.is_empty() {
         let answer = |m: &CardModel| FractionMatch { model: m.id.clone(), choice: FractionChoice::Whole };
         return Ok(whole.into_iter().map(answer).collect());
@@ -361,6 +455,16 @@ fn with_template_like(models: &[&CardModel], will_do: impl Fn(&str) -> bool) -> 
         Some(FractionMatch { model: model.id.clone(), choice: FractionChoice::Templates(vec![template]) })
     };
     models.iter().filter_map(of).collect()
+}
+
+// === impl Ask ===
+
+impl Ask {
+    /// One such part, of any card.
+    #[must_use]
+    pub const fn one(part: AskedPart) -> Self {
+        Self { model: None, vendor: None, part, count: 1 }
+    }
 }
 
 fn templates(model: &CardModel) -> impl Iterator<Item = &Template> {

@@ -5,13 +5,21 @@
 //!   huawei.com/<chip>-<cores>c                     huawei.com/Ascend310P-2c              vir02
 //!      [.<AI CPUs>cpu][.<GiB>g][.dvpp | .ndvpp]    huawei.com/Ascend910-10c.4cpu.16g.dvpp  vir10_4c_16g_m
 //!   with the number of the Pod's limits behind a colon or an equals sign:
-//!   huawei.com/<chip>-memory: <MiB>                huawei.com/Ascend310P-memory: 6144    6Gi of an Ascend310P
+//!   nvidia.com/gpu, huawei.com/npu: <count>        nvidia.com/gpu: 2                     2 whole cards of the vendor
+//!   huawei.com/<chip>-memory: <MiB>                huawei.com/Ascend310P-memory: 4096    vir02, the smallest with 4Gi
 //!   huawei.com/npu-core: <cores>                   huawei.com/npu-core: 2                vir02
+//!   nvidia.com/gpumem, volcano.sh/vgpu-memory: <MiB>                                     a share of that memory
+//!   any other name: <count>                        nvidia.com/mig-1g.10gb: 1             the name, as often
 //! ```
+//!
+//! The domain may be left out before a name that says enough, and quotes and a comma of YAML or JSON do not count.
 
 use super::{Ask, AskedPart};
 use crate::catalogue::{CardModel, plain_name};
-use crate::units::Bytes;
+use crate::units::{Bytes, Cores, Fraction};
+
+/// What a resource without a size of its own is refused with.
+const NO_PART: &str = "a resource for compute or memory alone: ask for a part such as `25%` or `8Gi`";
 
 /// A resource name taken apart.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,41 +72,110 @@ impl ResourceName {
     }
 }
 
-/// The part that a resource and its number in the limits of a Pod stand for; `None` for other names.
+/// A resource of a device plugin, the number of which is more than a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PluginResource<'t> {
+    /// Whole cards of a vendor.
+    Cards { vendor: &'static str },
+    /// Cores of a vNPU.
+    NpuCores,
+    /// MiB of a chip, rounded up to a template.
+    ChipMemory { chip: &'t str },
+    /// MiB of a vendor's card.
+    ShareMemory { vendor: &'static str },
+}
+
+/// A pasted line as name and number.
+pub(super) fn split(text: &str) -> (&str, Option<&str>) {
+    let quotes = ['"', '\''];
+    match text.split_once([':', '=']) {
+        // `1:4` is a mistyped fraction and no count.
+        Some((name, number)) if name.bytes().any(|b| b.is_ascii_alphabetic()) => {
+            let number = number.trim().trim_end_matches(',').trim_end();
+            (name.trim().trim_matches(quotes).trim(), Some(number.trim_matches(quotes).trim()))
+        }
+        _ => (text.trim_matches(quotes).trim(), None),
+    }
+}
+
+/// A whole number above 0.
 ///
 /// # Errors
-/// The resource is known, and its number is absent or stands for no part of a card.
-pub(super) fn with_number(text: &str) -> Result<Option<Ask>, &'static str> {
-    let (name, number) = match text.split_once([':', '=']) {
-        Some((name, number)) => (name.trim(), Some(number.trim().trim_matches(['"', '\'']))),
-        None => (text, None),
-    };
-    let Some((domain, resource)) = name.split_once('/') else { return Ok(None) };
-    let (domain, small) = (domain.to_ascii_lowercase(), resource.to_ascii_lowercase());
-    let number = || match number {
-        None => Err("a resource without its number in the limits: write it behind a colon"),
-        Some(number) => match number.parse::<u32>() {
-            Ok(number) if number > 0 => Ok(number),
-            Ok(_) | Err(_) => Err("a resource with a number that is no whole one above 0"),
-        },
-    };
-    let of_mebibytes = |mebibytes: u32| AskedPart::Memory(Bytes(u64::from(mebibytes) * Bytes::MIB.0));
-    let ask = match (domain.as_str(), small.as_str()) {
-        ("huawei.com", "npu-core") => {
-            Ask { model: None, part: AskedPart::Named(format!("vir{:02}", number()?)) }
-        }
-        ("nvidia.com", "gpumem" | "gpucores" | "gpumem-percentage") => {
-            return Err("a resource for compute or memory alone: ask for a part such as `25%` or `8Gi`");
-        }
-        ("huawei.com", small) => {
-            match small.strip_suffix("-memory").and_then(|chip| resource.get(..chip.len())) {
-                None => return Ok(None),
-                Some(chip) => Ask { model: Some(chip.to_owned()), part: of_mebibytes(number()?) },
+/// The text is something else.
+pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let number = text.parse().ok().filter(|number| digits && *number > 0);
+    number.ok_or("a resource with a number that is no whole one above 0")
+}
+
+// === impl PluginResource ===
+
+impl<'t> PluginResource<'t> {
+    /// The resource of this name; `None` for a name whose number is a count.
+    ///
+    /// # Errors
+    /// The resource is known and stands for no part of a card.
+    pub(super) fn of(name: &'t str) -> Result<Option<Self>, &'static str> {
+        let (domain, resource) = name.split_once('/').unwrap_or(("", name));
+        let (domain, small) = (domain.to_ascii_lowercase(), resource.to_ascii_lowercase());
+        let found = match (domain.as_str(), small.as_str()) {
+            ("nvidia.com", "gpu") => Self::Cards { vendor: "nvidia" },
+            ("huawei.com", "npu") => Self::Cards { vendor: "huawei" },
+            ("" | "huawei.com", "npu-core") => Self::NpuCores,
+            ("" | "nvidia.com", "gpumem") | ("" | "volcano.sh", "vgpu-memory") => {
+                Self::ShareMemory { vendor: "nvidia" }
             }
+            ("" | "nvidia.com", "gpucores" | "gpumem-percentage" | "gpu.shared")
+            | ("" | "volcano.sh", "vgpu-cores" | "vgpu-memory-percentage" | "vgpu-number")
+            | ("aliyun.com" | "tencent.com", _) => return Err(NO_PART),
+            ("" | "huawei.com", small) => match small.strip_suffix("-memory") {
+                Some(chip) if !chip.is_empty() => {
+                    Self::ChipMemory { chip: resource.get(..chip.len()).unwrap_or(resource) }
+                }
+                _ if domain == "huawei.com" && small.ends_with("-core") => return Err(NO_PART),
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some(found))
+    }
+
+    /// The part that the resource and its number stand for.
+    ///
+    /// # Errors
+    /// The number is absent, or stands for no part of a card.
+    pub(super) fn ask(self, number: Option<&str>) -> Result<Ask, &'static str> {
+        if let (Self::Cards { vendor }, None) = (self, number) {
+            return Ok(Ask { vendor: Some(vendor), ..Ask::one(AskedPart::Fraction(Fraction::WHOLE)) });
         }
-        _ => return Ok(None),
-    };
-    Ok(Some(ask))
+        let number = number.ok_or("a resource without its number in the limits: write it behind a colon")?;
+        let number = whole_number(number)?;
+        let memory = Bytes(u64::from(number) * Bytes::MIB.0);
+        Ok(match self {
+            Self::Cards { vendor } => {
+                let whole = Ask::one(AskedPart::Fraction(Fraction::WHOLE));
+                Ask { vendor: Some(vendor), count: number, ..whole }
+            }
+            Self::NpuCores => Ask::one(AskedPart::Named(format!("vir{number:02}"))),
+            Self::ChipMemory { chip } => {
+                Ask { model: Some(chip.to_owned()), ..Ask::one(AskedPart::Nominal(memory)) }
+            }
+            Self::ShareMemory { vendor } => {
+                Ask { vendor: Some(vendor), ..Ask::one(AskedPart::Share { memory, cores: Cores::NONE }) }
+            }
+        })
+    }
+}
+
+/// The models that one resource of a device plugin stands for, where that is more than a family: `huawei.com/Ascend910`
+/// is every chip of that line.
+pub(super) fn chips_of_one_resource<'m>(models: &[&'m CardModel], text: &str) -> Vec<&'m CardModel> {
+    const LINE: &str = "ascend910";
+    if plain_name(text) != LINE {
+        return Vec::new();
+    }
+    let of_line = |model: &&CardModel| plain_name(&model.family).starts_with(LINE);
+    models.iter().copied().filter(of_line).collect()
 }
 
 /// `10c.4cpu.16g.dvpp` as `vir10_4c_16g_m`.

@@ -90,6 +90,91 @@ fn resource_with_its_number_is_the_part() {
 }
 
 #[test]
+fn pasted_line_is_its_part_as_often_as_its_count() {
+    let count = |text: &str| parse_ask(text).unwrap().count;
+    check("nvidia.com/mig-1g.12gb: 1", &["nvidia-h100-96gb: 1g.12gb", "nvidia-h100-nvl-94gb: 1g.12gb"]);
+    check("\"nvidia.com/mig-1g.5gb.me\": \"2\",", &["nvidia-a100-40gb: 1g.5gb+me"]);
+    check("huawei.com/Ascend910B4: 1", &["huawei-910b4: the whole card"]);
+    check("huawei.com/Ascend910-2c: 1", &["huawei-910a-30c: vir02", "huawei-910a-32c: vir02"]);
+    check("25% T4: 2", &["nvidia-t4-16gb: a share of 3840Mi and 25% of the compute"]);
+    for (text, expected) in
+        [("nvidia.com/gpu: 4", 4), ("nvidia.com/gpu", 1), ("huawei.com/Ascend310P=2", 2), ("25% T4: 2", 2)]
+    {
+        assert_eq!(count(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn whole_card_resource_is_every_card_it_stands_for() {
+    let catalogue = Catalogue::embedded();
+    let models: Vec<&CardModel> = catalogue.models().iter().collect();
+    for (text, of_it) in [
+        ("nvidia.com/gpu: 1", "nvidia-"),
+        ("huawei.com/npu: 1", "huawei-"),
+        ("huawei.com/Ascend910: 1", "huawei-910"),
+        ("huawei.com/Ascend310P: 1", "huawei-310p"),
+    ] {
+        let answers = resolve(&parse_ask(text).unwrap(), &models).unwrap();
+        assert!(answers.iter().all(|answer| answer.choice == FractionChoice::Whole), "{text}");
+        let found: Vec<&str> = answers.iter().map(|answer| answer.model.as_str()).collect();
+        let all: Vec<&str> =
+            models.iter().map(|m| m.id.as_str()).filter(|id| id.starts_with(of_it)).collect();
+        assert_eq!(found, all, "{text}");
+    }
+}
+
+#[test]
+fn plugin_memory_is_the_smallest_template_of_that_nominal_size() {
+    for mebibytes in [8193, 16384] {
+        let text = format!("huawei.com/Ascend910B3-memory: {mebibytes}");
+        check(&text, &["huawei-910b3: vir05_1c_16g"]);
+    }
+    check("huawei.com/Ascend910B3-memory: 16385", &["huawei-910b3: vir10_3c_32g"]);
+    check("huawei.com/Ascend910B3-memory: 32769", &["huawei-910b3: the whole card"]);
+    check("huawei.com/Ascend910B3-memory: 65536", &["huawei-910b3: the whole card"]);
+    check("Ascend910B4-memory: 16000", &["huawei-910b4: vir10_3c_16g or vir10_4c_16g_m or vir10_3c_16g_nm"]);
+    check("Ascend910A-memory: 2184", &["huawei-910a-30c: vir02", "huawei-910a-32c: vir02"]);
+    check(
+        "Ascend310P-memory: 4096",
+        &[
+            "huawei-310p-24gb: vir02 or vir02_1c",
+            "huawei-310p-48gb: vir01",
+            "huawei-310p-duo-24gb: vir02 or vir02_1c",
+            "huawei-310p-duo-48gb: vir01",
+        ],
+    );
+}
+
+#[test]
+fn memory_with_a_percentage_is_a_share_of_both() {
+    let share = ["nvidia-t4-16gb: a share of 8Gi and 25% of the compute"];
+    for text in ["8Gi 25% T4", "25% 8Gi T4", "T4 8Gi 25%", "8Gi and 25% of T4", "1/4 8Gi T4", "8Gi T4 25%"] {
+        check(text, &share);
+    }
+    let share = "a share of 3000Mi with best-effort compute";
+    let ask = parse_ask("nvidia.com/gpumem: 3000").unwrap();
+    let catalogue = Catalogue::embedded();
+    let models: Vec<&CardModel> = catalogue.models().iter().collect();
+    let answers = resolve(&ask, &models).unwrap();
+    assert!(answers.iter().all(|answer| answer.choice.to_string() == share), "{answers:?}");
+    assert!(answers.iter().all(|answer| answer.model.as_str().starts_with("nvidia-")), "{answers:?}");
+}
+
+#[test]
+fn exact_share_stands_beside_a_template_of_the_fraction() {
+    let catalogue = Catalogue::embedded();
+    let models: Vec<&CardModel> = catalogue.models().iter().collect();
+    let beside = |text: &str| -> Vec<String> {
+        let found = shares_beside_templates(&parse_ask(text).unwrap(), &models);
+        found.iter().map(|found| format!("{}: {}", found.model, found.choice)).collect()
+    };
+    assert_eq!(beside("25% A30"), ["nvidia-a30-24gb: a share of 6016Mi and 25% of the compute"]);
+    assert!(beside("1/4 310P").is_empty());
+    assert!(beside("100% A30").is_empty());
+    assert!(beside("vir02").is_empty());
+}
+
+#[test]
 fn family_name_is_every_model_of_the_family() {
     check(
         "Ascend910B-1/2",
@@ -221,11 +306,16 @@ fn unavailable_fraction_is_refused_with_available_ones() {
     refuse("huawei.com/npu-core: all", &["no whole one above 0"]);
     refuse("huawei.com/npu-core: 0", &["no whole one above 0"]);
     refuse("huawei.com/npu-core: 3", &["`vir03` is neither"]);
-    refuse(
-        "huawei.com/Ascend310P-memory: 5000",
-        &["no card has 5000Mi of Ascend310P", "1/4 (vir02, vir02_1c)"],
-    );
-    refuse("nvidia.com/gpumem: 8192", &["compute or memory alone", "`25%`"]);
+    refuse("huawei.com/Ascend310P-memory: 500000", &["no card has 500000Mi of Ascend310P"]);
+    refuse("huawei.com/Ascend910B3-memory: 65537", &["no card has 65537Mi of Ascend910B3"]);
+    for text in ["nvidia.com/gpucores: 30", "huawei.com/Ascend910B3-core: 50", "tencent.com/vcuda-core: 20"] {
+        refuse(text, &["compute or memory alone", "`25%`"]);
+    }
+    refuse("nvidia.com/gpu: 0", &["no whole one above 0"]);
+    refuse("nvidia.com/mig-1g.10gb: some", &["no whole one above 0"]);
+    refuse("8Gi 33.3% H100", &["not a whole percentage"]);
+    refuse("64Gi 25% T4", &["no card has a share of 64Gi and 25% of the compute of T4"]);
+    refuse("2Gi 25% 310P", &["no card has a share of 2Gi", "1/4 (vir02, vir02_1c)"]);
     refuse("8GB L4", &["`8GB L4` is neither a part", "`8Gi`"]);
 }
 

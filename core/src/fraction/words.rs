@@ -57,7 +57,11 @@ impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.part {
             AskedPart::Fraction(fraction) => write!(f, "{fraction}")?,
-            AskedPart::Memory(memory) => write!(f, "{memory}")?,
+            AskedPart::Memory(memory) | AskedPart::Nominal(memory) => write!(f, "{memory}")?,
+            AskedPart::Share { memory, cores: Cores::NONE } => write!(f, "a share of {memory}")?,
+            AskedPart::Share { memory, cores } => {
+                write!(f, "a share of {memory} and {cores} of the compute")?;
+            }
             AskedPart::Named(text) => write!(f, "{text}")?,
         }
         self.model.as_ref().map_or(Ok(()), |model| write!(f, " of {model}"))
