@@ -21,6 +21,7 @@ mod failure;
 mod health;
 mod hold_context;
 mod input;
+mod layouts;
 mod leftovers;
 mod node_choice;
 mod nodes;

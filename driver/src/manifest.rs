@@ -32,7 +32,7 @@ mod toleration;
 mod tree;
 mod workload;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use aliquot_core::dra::{
     AllocationResult, DeviceClass, DeviceConstraint, DeviceRequest, Node, NodeSelector, RequestConfig,
@@ -69,6 +69,8 @@ pub struct Manifests {
     pub daemons: Vec<Pod>,
     /// The newest version among the kubelets of the nodes, as `v1.37.2`; the API server is not older.
     pub kubelet: Option<String>,
+    /// Resources that device plugins serve on some node.
+    pub plugin_resources: BTreeSet<String>,
     /// Objects of other kinds, counted by kind.
     pub ignored: BTreeMap<String, usize>,
 }
@@ -171,6 +173,7 @@ pub struct Reader {
     seen: HashMap<String, String>,
     /// How many names were made of each `generateName`.
     generated: HashMap<String, usize>,
+    objects: usize,
 }
 
 /// Text of one file that is read at most; a dump of 5,000 nodes is a tenth of it.
@@ -190,7 +193,13 @@ impl Reader {
             object: String::new(),
             selectors: HashMap::new(),
         };
-        Self { cx, manifests: Manifests::default(), seen: HashMap::new(), generated: HashMap::new() }
+        Self {
+            cx,
+            manifests: Manifests::default(),
+            seen: HashMap::new(),
+            generated: HashMap::new(),
+            objects: 0,
+        }
     }
 
     /// Reads one text; `file` is how problems name it.
@@ -216,7 +225,13 @@ impl Reader {
         (self.manifests, self.cx.problems.into_list())
     }
 
+    /// Objects found so far, those with faults among them; a list counts as one.
+    pub(crate) const fn objects(&self) -> usize {
+        self.objects
+    }
+
     fn fault(&mut self, line: usize, message: String) {
+        self.objects += 1;
         self.cx.kind.clear();
         self.cx.object.clear();
         self.cx.fault(&field::Path::root(line), message);

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use aliquot_core::dra::DeviceClass;
 use aliquot_core::fraction::parse_ask;
 use aliquot_core::offer::classes;
-use aliquot_core::offer::classes::{DESCRIPTION, SPELLING};
+use aliquot_core::offer::classes::{DESCRIPTION, SPELLING, share_class};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::json;
 
@@ -132,13 +132,22 @@ fn asked(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Fail
 /// Which classes answer a part, where a user has to choose one.
 fn several_classes(text: &str, parts: &[RequestedPart]) -> Option<String> {
     let classes: BTreeSet<&str> = parts.iter().map(|part| part.class.name.as_str()).collect();
+    let share = share_class();
+    let (shares, others): (Vec<&str>, Vec<&str>) = classes.iter().copied().partition(|name| *name == share);
+    let choice = match (shares.as_slice(), others.as_slice()) {
+        ([share], [partition]) => format!(
+            "use {partition} for a partition of that size or near it, which hardware keeps apart, or {share} for \
+             exactly that size, which the shim keeps apart"
+        ),
+        ([share], [_, ..]) => format!(
+            "use {share} for exactly that size, which the shim keeps apart, or the class of the cards that your nodes \
+             have for a partition, or name the model"
+        ),
+        _ => "use the class of the cards that your nodes have, or name the model".to_owned(),
+    };
     let named = classes.iter().copied().collect::<Vec<_>>().join(", ");
     (classes.len() > 1).then(|| {
-        format!(
-            "note: part `{text}`: found {} classes, expected one: {named}; use the class of the cards that your nodes \
-             have, or name the model",
-            classes.len()
-        )
+        format!("note: part `{text}`: found {} classes, expected one: {named}; {choice}", classes.len())
     })
 }
 
@@ -213,7 +222,12 @@ mod tests {
             aliquot(&[&["aliquot", "classes", "1/4 Ascend310P", "25% H100"], &node[..]].concat());
         assert_eq!(
             (code, names(&two, "DeviceClass")),
-            (0, vec!["ascend310p-quarter.aliquot.dev".to_owned(), "h100-quarter.aliquot.dev".to_owned()])
+            (
+                0,
+                ["ascend310p-quarter", "h100-quarter", "share"]
+                    .map(|name| format!("{name}.aliquot.dev"))
+                    .to_vec()
+            )
         );
         let (code, one, _) = aliquot(&[&["aliquot", "classes", "1/4", "Ascend310P"], &node[..]].concat());
         assert_eq!(

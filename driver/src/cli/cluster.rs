@@ -7,7 +7,7 @@ use aliquot_core::allocate::{
     Candidates, Change, Explanation, NodeIndex, PlacementRefusal, Reach, Release, World,
 };
 use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
-use aliquot_core::offer::{Offers, classes};
+use aliquot_core::offer::{DRIVER, Offers, ServerVersion, classes};
 
 use crate::manifest::Manifests;
 
@@ -15,10 +15,12 @@ use super::failure::Failure;
 use super::node_choice::{self, ExcludedNode, KeptOff, NodeChoice};
 use super::nodes::Fleet;
 use super::output::Terminal;
-use super::workload::{Unit, Workload, workload};
+use super::workload::{Unit, Workload, lacks_class, workload};
 
 /// Most classes that a message names.
 const CLASSES_NAMED: usize = 12;
+/// Nodes and classes that a message names on a cluster without devices.
+const NAMES_LISTED: usize = 5;
 
 /// The input of a plan.
 pub(super) struct Cluster {
@@ -57,9 +59,10 @@ impl Cluster {
     pub(super) fn new(mut manifests: Manifests, fleet: &mut Fleet) -> Result<Self, Failure> {
         let mut slices = std::mem::take(&mut manifests.slices);
         slices.extend(fleet.nodes.iter_mut().flat_map(|n| std::mem::take(&mut n.slices)));
-        if slices.is_empty() {
+        if slices.is_empty() && manifests.nodes.is_empty() {
             return Err(Failure::Usage(
-                "there are no devices: add --node (such as --node mixed), or ResourceSlices to the manifests"
+                "there are no devices: add --node (such as --node mixed), or the cluster's nodes and ResourceSlices \
+                 to the manifests"
                     .to_owned(),
             ));
         }
@@ -68,6 +71,11 @@ impl Cluster {
         }
         let mut all_classes = manifests.classes.clone();
         all_classes.extend(implied_classes(&manifests.classes, fleet));
+        if !fleet.nodes.is_empty() && lacks_class(&manifests, &all_classes) {
+            let known: BTreeSet<String> = all_classes.iter().map(|class| class.name.clone()).collect();
+            let more = fleet.classes_of_models()?;
+            all_classes.extend(more.into_iter().filter(|class| !known.contains(&class.name)));
+        }
         let nodes = nodes(&manifests, fleet, &slices);
         let daemons = node_choice::daemon_pods(&manifests, &nodes);
         manifests.pods.extend(daemons);
@@ -79,7 +87,7 @@ impl Cluster {
         workload.adopt(fleet.nodes.iter().flat_map(|n| &n.held));
         let classes = all_classes.iter().map(|c| c.name.clone()).collect();
         let (mut world, problems) = World::new(slices, all_classes, nodes);
-        world.follow(if fleet.server.minor >= 37 { Release::V1_37 } else { Release::V1_36 });
+        world.follow(release_of(fleet.server));
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let allocated: Vec<&ResourceClaim> =
             allocated.into_iter().filter_map(|number| workload.claims.get(number)).collect();
@@ -130,7 +138,7 @@ impl Cluster {
         let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
         match self.world.place(&claims, candidates) {
             Err(refusal) => {
-                let words = self.in_words(&refusal);
+                let words = self.without_devices(&refusal);
                 let of_nodes = refusal == PlacementRefusal::NoNodes || refusal.reach() == Reach::ThisNode;
                 let kept = if of_nodes { self.kept_off(number) } else { Vec::new() };
                 UnitOutcome::Refused(node_choice::with_kept_off(words, &kept))
@@ -164,10 +172,38 @@ impl Cluster {
             .filter(|name| name.split_once('-').is_some_and(|(other, _)| other == stem))
             .take(CLASSES_NAMED)
             .collect();
+        if alike.is_empty() && class.ends_with(&format!(".{DRIVER}")) {
+            return format!("{refusal}; the chart installs such classes, and `aliquot classes` prints them");
+        }
         if alike.is_empty() {
             return format!("{refusal}; aliquot classes shows those that nodes have");
         }
         format!("{refusal}; there are {}", alike.join(", "))
+    }
+
+    /// A refusal in words; where no driver publishes anything, that is the cause, before what else keeps the unit off.
+    fn without_devices(&self, refusal: &PlacementRefusal) -> String {
+        if !self.world.slices().is_empty() {
+            return self.in_words(refusal);
+        }
+        let named = |noun: &str, names: &[&str]| {
+            let more = names.len().saturating_sub(NAMES_LISTED);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            let listed = names.iter().take(NAMES_LISTED).copied().collect::<Vec<_>>().join(", ");
+            if names.is_empty() { format!("no {noun}") } else { format!("{noun} {listed}{more}") }
+        };
+        let nodes: Vec<&str> = self.world.nodes().iter().map(|node| node.name.as_str()).collect();
+        let classes: Vec<&str> = self.classes.iter().map(String::as_str).collect();
+        let besides = match refusal {
+            PlacementRefusal::NoFit { .. } => String::new(),
+            other => format!(". Besides, {}", self.in_words(other)),
+        };
+        format!(
+            "no driver publishes devices: found {} and {} without a ResourceSlice, expected slices; install a driver, or \
+             find out why its plugin publishes none (`aliquot doctor` on the node){besides}",
+            named("node", &nodes),
+            named("DeviceClass", &classes)
+        )
     }
 
     /// Why a unit has no place; `None` where it lacks an object rather than a device.
@@ -222,6 +258,28 @@ impl Cluster {
         (claims().filter(|c| c.allocation.is_none()).cloned().collect(), allowed)
     }
 
+    /// What units have in common that differ in their names alone; `None` where an object is missing.
+    pub(super) fn kind_of(&self, number: usize) -> Option<String> {
+        let unit = self.workload.units.get(number).filter(|unit| unit.missing.is_empty())?;
+        let claims = unit.claims.iter().filter_map(|claim| self.workload.claims.get(*claim));
+        let asked: Vec<_> = claims.map(|c| (&c.requests, &c.constraints, &c.allocation)).collect();
+        let wishes =
+            unit.pod(&self.manifests).map(|p| (&p.node_name, &p.node_labels, &p.affinity, &p.tolerations));
+        Some(format!("{asked:?} {wishes:?}"))
+    }
+
+    /// The claims of a unit that have no allocation, and the names of the nodes that it may use.
+    pub(super) fn asked(&self, number: usize) -> Option<(Vec<ResourceClaim>, Vec<&str>)> {
+        let unit = self.workload.units.get(number).filter(|unit| unit.missing.is_empty())?;
+        let (claims, allowed) = self.open(unit, &mut NodeChoice::default());
+        let name = |index: NodeIndex| Some(self.world.nodes().get(index.0 as usize)?.name.as_str());
+        let nodes = match allowed {
+            None => self.world.nodes().iter().map(|node| node.name.as_str()).collect(),
+            Some(allowed) => allowed.into_iter().filter_map(name).collect(),
+        };
+        Some((claims, nodes))
+    }
+
     /// Whether there is a class of this name, given or implied by what nodes offer.
     pub(super) fn has_class(&self, name: &str) -> bool {
         self.classes.iter().any(|class| class == name)
@@ -246,11 +304,16 @@ impl Cluster {
         }
         for (resource, pods) in &self.workload.foreign_resources {
             terminal.note(format_args!(
-                "warning: {resource}: no DeviceClass stands for it ({pods} containers ask); left to a device plugin"
+                "warning: {resource}: no DeviceClass stands for it (Pods that ask: {pods}); left to a device plugin"
             ))?;
         }
         Ok(())
     }
+}
+
+/// The release that decides as this server does.
+pub(super) const fn release_of(server: ServerVersion) -> Release {
+    if server.minor >= 37 { Release::V1_37 } else { Release::V1_36 }
 }
 
 /// Classes for the offers of the nodes that are not given by hand.

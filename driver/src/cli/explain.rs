@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_core::allocate::{Change, Explanation, NodeExplanation, Reach, ReasonGroup, RequestExplanation};
+use aliquot_core::allocate::{
+    Change, Explanation, NodeExplanation, PlacementRefusal, Reach, ReasonGroup, RequestExplanation,
+};
 use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, UnitOutcome};
 use super::cluster_input::{self, InputArgs};
 use super::failure::{CommandAnswer, Failure};
+use super::layouts::{LayoutChange, LayoutSearch};
 use super::manual;
 use super::node_choice::ExcludedNode;
 use super::nodes::{Fleet, NodeArgs};
@@ -103,11 +106,12 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     }
     let all = refused.len();
     let most = if args.limit == 0 { all } else { args.limit };
-    let explained: Vec<UnitExplanation> = refused
-        .into_iter()
-        .take(most)
-        .map(|(unit, label, why)| UnitExplanation::of(&mut cluster, unit, label, why))
-        .collect();
+    let mut layouts = LayoutSearch::new(&fleet);
+    let mut explained = Vec::new();
+    for (unit, label, why) in refused.into_iter().take(most) {
+        let one = UnitExplanation::of(&mut cluster, unit, label, why);
+        explained.push(one.with_layout(layouts.change(&cluster, unit)));
+    }
     match args.output {
         Format::Table => text(&fits, &explained, all, args, terminal)?,
         form => {
@@ -166,12 +170,26 @@ impl UnitExplanation {
         self
     }
 
+    /// With a layout that would place it as the change, unless there is one that leaves the request's meaning.
+    fn with_layout(mut self, layout: Option<LayoutChange>) -> Self {
+        let change = self.explanation.as_ref().and_then(|e| e.remedy.as_ref());
+        let is_less =
+            |change: &Change| matches!(change, Change::DropSelector { .. } | Change::DropConstraint { .. });
+        if self.toleration.is_none() && change.is_none_or(is_less) {
+            self.remedy = layout.map(|layout| layout.to_string()).or(self.remedy);
+        }
+        self
+    }
+
     pub(super) fn text(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
         let label = terminal.toned(Tone::Strong, &self.label);
         terminal.line(format_args!("{label}: {}", self.why))?;
         let Some(explanation) = &self.explanation else { return Ok(()) };
         // A reason that holds on every node is printed above.
-        let alike = explanation.outcome.as_ref().is_err_and(|refusal| refusal.reach() == Reach::EveryNode);
+        let of_every_node = |refusal: &PlacementRefusal| {
+            refusal.reach() == Reach::EveryNode && *refusal != PlacementRefusal::NoNodes
+        };
+        let alike = explanation.outcome.as_ref().is_err_and(of_every_node);
         if alike && self.toleration.is_none() {
             return Ok(());
         }

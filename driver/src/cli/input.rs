@@ -34,10 +34,12 @@ pub(super) fn read_files(
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
     for file in files {
+        let before = reader.objects();
         if file == Path::new("-") {
             let advice = "Check what is written to standard input";
             let text = bounded(&mut *terminal.input, Path::new("-"), TEXT_BYTES_MAX, advice)?;
             reader.text("standard input", &text);
+            some_object(reader.objects() - before, "standard input")?;
             continue;
         }
         let metadata = fs::metadata(file)
@@ -49,6 +51,16 @@ pub(super) fn read_files(
         } else {
             read_file(reader, file)?;
         }
+        some_object(reader.objects() - before, &file.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Ends a command on an input without any object: what should have written it has failed, or wrote elsewhere.
+fn some_object(found: usize, source: &str) -> Result<(), Failure> {
+    if found == 0 {
+        let message = "found no object, expected Kubernetes manifests in YAML or JSON; check what writes it";
+        return Err(Failure::input(source, message));
     }
     Ok(())
 }

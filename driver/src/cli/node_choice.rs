@@ -15,7 +15,7 @@ use super::workload::Unit;
 
 pub(super) use excluded::{ExcludedNode, excluded};
 
-/// Nodes of one taint that a message names.
+/// Nodes that a message names for one reason.
 const NODES_NAMED: usize = 3;
 
 /// What many Pods have alike: labels that they want of a node, and taints that they bear.
@@ -155,6 +155,17 @@ pub(super) fn with_kept_off(mut words: String, kept: &[KeptOff<'_>]) -> String {
         words.push_str(&groups.join(", "));
     }
     words
+}
+
+/// Nodes that were not tried, with their reasons; `None` where there are none.
+pub(super) fn listed(excluded: &[ExcludedNode]) -> Option<String> {
+    let named = excluded.iter().take(NODES_NAMED).map(|ExcludedNode { node, why }| format!("{node} ({why})"));
+    let named = named.collect::<Vec<_>>().join(", ");
+    match excluded.len() {
+        0 => None,
+        all if all <= NODES_NAMED => Some(format!("not tried: {named}")),
+        all => Some(format!("not tried: {named} and {} nodes more", all - NODES_NAMED)),
+    }
 }
 
 /// Nodes with one taint.

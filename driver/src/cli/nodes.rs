@@ -8,10 +8,12 @@ use std::rc::Rc;
 use aliquot_backend_sim::Personality;
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::{CardModel, Catalogue, Maturity};
-use aliquot_core::dra::{Node as ClusterNode, ResourceClaim, ResourceSlice};
+use aliquot_core::dra::{DeviceClass, Node as ClusterNode, ResourceClaim, ResourceSlice};
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::ledger::Ledger;
-use aliquot_core::offer::{LayoutKind, LayoutPolicy, Offers, ServerVersion, UsageHint, offers};
+use aliquot_core::offer::{
+    Layout, LayoutKind, LayoutPolicy, Offers, ServerVersion, ShareTerms, UsageHint, classes, offers,
+};
 
 use crate::error_text::chain;
 use crate::hardware::{
@@ -173,9 +175,30 @@ impl Fleet {
         self.catalogue.models().iter().filter(here).collect()
     }
 
-    /// Card models.
-    pub(super) const fn catalogue(&self) -> &Catalogue {
-        &self.catalogue
+    /// The classes of everything that any model of the catalogue can be published as, which the chart's are among.
+    pub(super) fn classes_of_models(&self) -> Result<Vec<DeviceClass>, Failure> {
+        let mut slices = Vec::new();
+        for model in self.catalogue.models() {
+            let layout = Layout::Dynamic(ShareTerms::default());
+            let server = ServerVersionArg::default().0;
+            let one =
+                self.card_of(model, LayoutPolicy { default: layout, ..LayoutPolicy::default() }, server)?;
+            slices.extend(one.nodes.into_iter().flat_map(|node| node.slices));
+        }
+        Ok(classes(&slices))
+    }
+
+    /// A node with one card of a model of this catalogue, published like this.
+    pub(super) fn card_of(
+        &self,
+        model: &CardModel,
+        policy: LayoutPolicy,
+        server: ServerVersion,
+    ) -> Result<Self, Failure> {
+        let spec = node_spec(&format!("1x{}", model.id), &self.catalogue)?;
+        let mut one = Self { policy, server, ..Self::with(self.catalogue.clone()) };
+        one.add_spec(&spec)?;
+        Ok(one)
     }
 
     /// Adds all copies of a node, with hardware that lives in memory.

@@ -1,20 +1,20 @@
 //! A part of a card as people ask for it → class and claim template for it, ready to apply.
 //!
 //! ```text
-//!   `1/4 Ascend310P` ─ core::fraction ─▶ answers, one a model ─▶ class of that part, template that asks for it
+//!   `1/4 Ascend310P` ─ core::fraction ─▶ matches, one a model ─▶ class of that part, template that asks for it
+//!                                              │                         │ placed on what the model is published as
+//!                                              └── what is published ────┴─▶ only what has a place is an answer
 //! ```
 
 use std::collections::BTreeMap;
 
 use aliquot_core::catalogue::CardModel;
-use aliquot_core::dra::{
-    Access, AllocationMode, DeviceClass, DeviceRequest, ExactRequest, RequestKind, ResourceSlice,
-};
+use aliquot_core::dra::{Access, AllocationMode, DeviceClass, DeviceRequest, ExactRequest, RequestKind};
 use aliquot_core::fraction::{
-    Ask, AskedPart, FractionChoice, FractionMatch, ResolveError, parse_ask, resolve,
+    Ask, AskedPart, FractionChoice, FractionMatch, ResolveError, parse_ask, resolve, shares_beside_templates,
 };
-use aliquot_core::id::TemplateName;
-use aliquot_core::offer::classes::{SPELLING, classes};
+use aliquot_core::id::{ModelId, TemplateName};
+use aliquot_core::offer::classes::{SPELLING, card_class, share_class};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
 use aliquot_core::partition::Template;
 use aliquot_core::quantity::{Format, Quantity};
@@ -24,7 +24,9 @@ use crate::manifest::{ClaimSpec, ClaimTemplate};
 
 use super::failure::Failure;
 use super::nodes::Fleet;
-use crate::hardware::node_spec;
+use published::{Published, unpublished};
+
+mod published;
 
 /// The request, as objects.
 #[derive(Debug)]
@@ -33,82 +35,114 @@ pub(super) struct RequestedPart {
     pub(super) about: String,
     /// The class; one that generated classes contain.
     pub(super) class: DeviceClass,
-    /// A template that asks for one.
+    /// A template that asks for it.
     pub(super) template: ClaimTemplate,
 }
 
-/// Finds the parts that answer a text, on the cards of the nodes, or without nodes on every card of the catalogue.
-/// `Ok(Err(…))`: it is understood, and no card has it.
-pub(super) fn parts(text: &str, fleet: &Fleet) -> Result<Result<Vec<RequestedPart>, ResolveError>, Failure> {
+/// A part before its template is written.
+#[derive(Debug)]
+struct PartDraft {
+    about: String,
+    class: DeviceClass,
+    /// Models that the template selects; none where the class says enough.
+    models: Vec<ModelId>,
+    capacity: BTreeMap<String, Quantity>,
+}
+
+/// Finds the parts that answer a text, on the cards of the nodes, or without nodes on every card of the catalogue, as
+/// policy and version publish them. `Ok(Err(…))`: it is understood, and no card has it, or none is published with it.
+pub(super) fn parts(text: &str, fleet: &Fleet) -> Result<Result<Vec<RequestedPart>, String>, Failure> {
     let ask = parse_ask(text).map_err(|error| Failure::Usage(error.to_string()))?;
     let models: Vec<&CardModel> = fleet.models();
-    let answers = match resolve(&ask, &models) {
-        Ok(answers) => answers,
+    let mut matches = match resolve(&ask, &models) {
+        Ok(matches) => matches,
         Err(error @ ResolveError::Unknown { .. }) => return Err(Failure::Usage(error.to_string())),
-        Err(error) => return Ok(Err(error)),
+        Err(error) => return Ok(Err(error.to_string())),
     };
-    let mut parts: Vec<RequestedPart> = Vec::new();
-    for answer in &answers {
-        if let Some(part) = part(&ask, answer, fleet)? {
-            match parts.iter_mut().find(|known| known.template == part.template) {
-                Some(known) => known.about = format!("{}; {}", known.about, part.about),
-                None => parts.push(part),
+    for share in shares_beside_templates(&ask, &models) {
+        if !matches.contains(&share) {
+            matches.push(share);
+        }
+    }
+    let mut drafts: Vec<PartDraft> = Vec::new();
+    for found in &matches {
+        if let Some(draft) = draft(&ask, found, fleet)? {
+            match drafts.iter_mut().find(|known| known.takes(&draft, found)) {
+                Some(known) => known.merge(draft),
+                None => drafts.push(draft),
             }
         }
     }
-    Ok(Ok(parts))
+    if drafts.is_empty() {
+        return Ok(Err(unpublished(text, &ask, &matches, fleet)?));
+    }
+    Ok(Ok(drafts.into_iter().map(|draft| draft.finish(ask.count)).collect()))
 }
 
-fn part(ask: &Ask, answer: &FractionMatch, fleet: &Fleet) -> Result<Option<RequestedPart>, Failure> {
-    let known = classes(&slices_of(answer, fleet)?);
-    let of_model = format!("device.attributes[\"{DRIVER}\"].model == \"{}\"", answer.model);
-    let (class, about, capacity) = match &answer.choice {
-        FractionChoice::Whole => (named(&known, "card"), format!("all of {}", answer.model), BTreeMap::new()),
+/// What of the model answers, as the model is published here; none where nothing of it has a place.
+fn draft(ask: &Ask, found: &FractionMatch, fleet: &Fleet) -> Result<Option<PartDraft>, Failure> {
+    let published = Published::of(&found.model, fleet)?;
+    Ok(published.iter().find_map(|on| draft_on(ask, found, on, fleet)))
+}
+
+/// What of the model answers on what one node publishes, if it has a place there.
+fn draft_on(ask: &Ask, found: &FractionMatch, on: &Published, fleet: &Fleet) -> Option<PartDraft> {
+    let model = fleet.catalogue.model(&found.model)?;
+    let (of_model, mut capacity) = (vec![found.model.clone()], BTreeMap::new());
+    let (class, about, models) = match &found.choice {
+        FractionChoice::Whole => {
+            let of_vendor = ask.vendor.filter(|_| ask.model.is_none());
+            let about = match of_vendor {
+                Some(vendor) => format!("a whole card of {vendor}"),
+                None => format!("all of {}", found.model),
+            };
+            let models = if of_vendor.is_some() { Vec::new() } else { of_model };
+            (on.class(|class| class.name == card_class(&model.vendor))?, about, models)
+        }
         FractionChoice::Templates(templates) => {
-            let names: Vec<&str> = templates.iter().map(TemplateName::as_str).collect();
-            let fraction = match &ask.part {
+            let there: Vec<TemplateName> = templates.iter().filter(|t| on.has(t)).cloned().collect();
+            let first = there.first()?;
+            let of_fraction = match &ask.part {
                 AskedPart::Fraction(fraction) => {
                     let ending = format!("-{fraction}");
-                    known.iter().find(|c| spelling(c).is_some_and(|s| s.ends_with(&ending)))
+                    on.class(|class| spelling(class).is_some_and(|s| s.ends_with(&ending)))
                 }
                 _ => None,
             };
-            let template = || known.iter().find(|c| spelling(c).is_some_and(|s| names.first() == Some(&s)));
-            let class = fraction.or_else(template);
-            (class, format!("{} of {}", with_sizes(templates, answer, fleet), answer.model), BTreeMap::new())
+            let class = of_fraction
+                .or_else(|| on.class(|class| spelling(class).is_some_and(|s| s == first.as_str())))?;
+            // One class is enough for one fraction of one family; the others stand for every model.
+            let about_one_family = spelling(class).is_some_and(|s| s.contains('/'));
+            let models = if about_one_family { Vec::new() } else { of_model };
+            (class, format!("{} of {}", with_sizes(&there, model), found.model), models)
         }
         FractionChoice::Share { memory, cores } => {
             let percent = Quantity::from_units(i64::from(cores.percent()), Format::DecimalSi);
-            let sizes = BTreeMap::from([
-                (CAPACITY_MEMORY.to_owned(), memory.quantity()),
-                (CAPACITY_CORES.to_owned(), percent),
-            ]);
-            (
-                named(&known, "share"),
-                match *cores {
-                    Cores::NONE => format!("a share of {memory} and best-effort compute of {}", answer.model),
-                    cores => format!("a share of {memory} and {cores} of the compute of {}", answer.model),
-                },
-                sizes,
-            )
+            capacity.insert(CAPACITY_MEMORY.to_owned(), memory.quantity());
+            capacity.insert(CAPACITY_CORES.to_owned(), percent);
+            let compute = match *cores {
+                Cores::NONE => "best-effort compute".to_owned(),
+                cores => format!("{cores} of the compute"),
+            };
+            let about = format!("a share of {memory} and {compute} of {}", found.model);
+            (on.class(|class| class.name == share_class())?, about, of_model)
         }
     };
-    let Some(class) = class.cloned() else { return Ok(None) };
-    // One class is enough for one fraction of one family; the others stand for every model.
-    let about_one_family = spelling(&class).is_some_and(|s| s.contains('/'));
-    let selectors = if about_one_family { Vec::new() } else { vec![of_model] };
-    let template = template(&class, selectors, capacity);
-    Ok(Some(RequestedPart { about, class, template }))
+    let about = match ask.part {
+        AskedPart::Nominal(memory) => format!("{memory} rounded up to {about}"),
+        _ => about,
+    };
+    let draft = PartDraft { about, class: class.clone(), models, capacity };
+    on.places(&draft).then_some(draft)
 }
 
 /// The templates, those of one size together with their memory and compute behind them.
-fn with_sizes(templates: &[TemplateName], answer: &FractionMatch, fleet: &Fleet) -> String {
-    let model = fleet.models().into_iter().find(|model| model.id == answer.model);
+fn with_sizes(templates: &[TemplateName], model: &CardModel) -> String {
     type Group<'t> = (Vec<&'t str>, Option<(Bytes, Cores)>);
     let mut groups: Vec<Group<'_>> = Vec::new();
     for name in templates {
         let of = |t: &&Template| t.name == *name;
-        let template = model.and_then(CardModel::table).and_then(|table| table.templates.iter().find(of));
+        let template = model.table().and_then(|table| table.templates.iter().find(of));
         let size = template.map(|t| (t.memory, t.cores));
         match groups.last_mut() {
             Some((names, known)) if *known == size => names.push(name.as_str()),
@@ -122,40 +156,55 @@ fn with_sizes(templates: &[TemplateName], answer: &FractionMatch, fleet: &Fleet)
     groups.iter().map(words).collect::<Vec<String>>().join(" or ")
 }
 
-fn named<'c>(classes: &'c [DeviceClass], name: &str) -> Option<&'c DeviceClass> {
-    classes.iter().find(|c| c.name == format!("{name}.{DRIVER}"))
-}
-
 fn spelling(class: &DeviceClass) -> Option<&str> {
     class.annotations.get(SPELLING).map(String::as_str)
 }
 
-/// What a card of the answer's model offers in the layout that has most of it.
-fn slices_of(answer: &FractionMatch, fleet: &Fleet) -> Result<Vec<ResourceSlice>, Failure> {
-    let mut one = Fleet::with(fleet.catalogue().clone());
-    let spec = node_spec(&format!("1x{}", answer.model), fleet.catalogue())?;
-    one.add_spec(&spec)?;
-    Ok(one.nodes.into_iter().flat_map(|n| n.slices).collect())
-}
+// === impl PartDraft ===
 
-fn template(
-    class: &DeviceClass,
-    selectors: Vec<String>,
-    capacity: BTreeMap<String, Quantity>,
-) -> ClaimTemplate {
-    let exact = ExactRequest {
-        device_class: class.name.clone(),
-        selectors,
-        mode: AllocationMode::ExactCount(1),
-        access: Access::Normal,
-        tolerations: Vec::new(),
-        capacity,
-    };
-    let request = DeviceRequest { name: "part".to_owned(), kind: RequestKind::Exactly(exact) };
-    let name = class.name.strip_suffix(&format!(".{DRIVER}")).unwrap_or(&class.name);
-    ClaimTemplate {
-        namespace: "default".to_owned(),
-        name: name.to_owned(),
-        spec: ClaimSpec { requests: vec![request], ..ClaimSpec::default() },
+impl PartDraft {
+    /// Whether one template serves both: they differ in their models alone. Partitions keep a template for each model.
+    fn takes(&self, other: &Self, found: &FractionMatch) -> bool {
+        let models = self.models == other.models || !matches!(found.choice, FractionChoice::Templates(_));
+        models && self.class.name == other.class.name && self.capacity == other.capacity
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.models.extend(
+            other.models.into_iter().filter(|model| !self.models.contains(model)).collect::<Vec<_>>(),
+        );
+        if self.about != other.about {
+            self.about = format!("{}; {}", self.about, other.about);
+        }
+    }
+
+    /// What a claim for one of it asks for.
+    fn spec(&self, count: u32) -> ClaimSpec {
+        let model = format!("device.attributes[\"{DRIVER}\"].model");
+        let selector = match self.models.as_slice() {
+            [] => None,
+            [only] => Some(format!("{model} == \"{only}\"")),
+            several => {
+                let several: Vec<String> = several.iter().map(|id| format!("\"{id}\"")).collect();
+                Some(format!("{model} in [{}]", several.join(", ")))
+            }
+        };
+        let exact = ExactRequest {
+            device_class: self.class.name.clone(),
+            selectors: selector.into_iter().collect(),
+            mode: AllocationMode::ExactCount(count),
+            access: Access::Normal,
+            tolerations: Vec::new(),
+            capacity: self.capacity.clone(),
+        };
+        let request = DeviceRequest { name: "part".to_owned(), kind: RequestKind::Exactly(exact) };
+        ClaimSpec { requests: vec![request], ..ClaimSpec::default() }
+    }
+
+    fn finish(self, count: u32) -> RequestedPart {
+        let name = self.class.name.strip_suffix(&format!(".{DRIVER}")).unwrap_or(&self.class.name);
+        let template =
+            ClaimTemplate { namespace: "default".to_owned(), name: name.to_owned(), spec: self.spec(count) };
+        RequestedPart { about: self.about, class: self.class, template }
     }
 }

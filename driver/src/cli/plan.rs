@@ -14,7 +14,9 @@ use crate::node::{Access as NodeAccess, Node};
 use super::cluster::{Cluster, Placement, UnitOutcome};
 use super::cluster_input::{self, InputArgs};
 use super::failure::{CommandAnswer, Failure};
+use super::layouts::LayoutSearch;
 use super::manual;
+use super::node_choice;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, ListExtras, Side, Terminal, Tone};
 use super::prepare::{self, again};
@@ -66,6 +68,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
     let changes = node.map(|node| changes(&node, &cluster, &allocated, &mut placements)).unwrap_or_default();
+    say_more(&cluster, &fleet, &mut placements);
     let refused = placements.iter().filter(|p| matches!(p.outcome, UnitOutcome::Refused(_))).count();
     match args.output {
         Format::Table => table(&cluster, &placements, &changes, args.limit, terminal)?,
@@ -108,6 +111,24 @@ fn changes(
         }
     }
     changes
+}
+
+/// Adds to refusals which layout would place the unit, or why there is no node for it; the same for units of one kind.
+fn say_more(cluster: &Cluster, fleet: &Fleet, placements: &mut [Placement]) {
+    let mut layouts = LayoutSearch::new(fleet);
+    let mut known: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for placement in placements {
+        let (unit, UnitOutcome::Refused(why)) = (placement.unit, &mut placement.outcome) else { continue };
+        let Some(kind) = cluster.kind_of(unit) else { continue };
+        let more = known.entry(kind).or_insert_with(|| match cluster.asked(unit) {
+            Some((_, nodes)) if nodes.is_empty() => node_choice::listed(&cluster.excluded(unit)),
+            _ => layouts.change(cluster, unit).map(|change| change.as_cause()),
+        });
+        if let Some(more) = more {
+            why.push_str("; ");
+            why.push_str(more);
+        }
+    }
 }
 
 fn table(

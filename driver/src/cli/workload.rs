@@ -8,6 +8,9 @@
 //!
 //! Pods come in the order of the manifests, then claims that no Pod names. A Pod that has ended asks for nothing; the
 //! claims that hold an allocation hold it.
+//!
+//! A resource that no class stands for is a device plugin's. A Pod without a node that asks for one which no node serves
+//! has no place; where it asks for claims as well, that holds for resources of accelerators alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,12 +18,38 @@ use aliquot_core::dra::{
     Access, AllocatedConfig, AllocationMode, ConfigSource, DeviceClass, DeviceRequest, ExactRequest,
     RequestConfig, RequestKind, ResourceClaim,
 };
+use aliquot_core::offer::DRIVER;
 use aliquot_core::quantity::Quantity;
 
 use crate::manifest::{ClaimSpec, Manifests, Pod, PodClaimSource, made_up_uid};
 
 /// Prefix of the resource name that every class has without being given one.
 const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
+
+/// Domains of resources that stand for accelerators or parts of them.
+const ACCELERATOR_DOMAINS: [&str; 21] = [
+    "aliquot.dev",
+    "aliyun.com",
+    "amd.com",
+    "aws.amazon.com",
+    "birentech.com",
+    "cambricon.com",
+    "deviceclass.resource.kubernetes.io",
+    "enflame.com",
+    "google.com",
+    "gpu.intel.com",
+    "habana.ai",
+    "huawei.com",
+    "hygon.com",
+    "iluvatar.ai",
+    "kunlunxin.com",
+    "metax-tech.com",
+    "mthreads.com",
+    "nvidia.com",
+    "tencent.com",
+    "vastaitech.com",
+    "volcano.sh",
+];
 
 /// Everything to be placed, and the claims it needs.
 #[derive(Debug, Default)]
@@ -55,6 +84,7 @@ pub(super) enum UnitOwner {
 }
 
 struct Maker<'m> {
+    served: &'m BTreeSet<String>,
     templates: HashMap<(&'m str, &'m str), &'m ClaimSpec>,
     classes: ExtendedResources<'m>,
     by_name: HashMap<(String, String), usize>,
@@ -73,6 +103,7 @@ pub(super) fn workload(
     let given = claims.len();
     let key = |c: &ResourceClaim| (c.namespace.clone(), c.name.clone());
     let mut maker = Maker {
+        served: &manifests.plugin_resources,
         templates: manifests
             .templates
             .iter()
@@ -98,6 +129,25 @@ pub(super) fn workload(
         }
     }
     maker.workload
+}
+
+/// Whether a claim, a template or a Pod asks for a class of this driver that is not among these.
+pub(super) fn lacks_class(manifests: &Manifests, classes: &[DeviceClass]) -> bool {
+    let known: BTreeSet<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+    let (suffix, resource) = (format!(".{DRIVER}"), format!("{DRIVER}/"));
+    let missing = |class: &str| class.ends_with(&suffix) && !known.contains(class);
+    let asks = |request: &DeviceRequest| match &request.kind {
+        RequestKind::Exactly(exact) => missing(&exact.device_class),
+        RequestKind::FirstAvailable(subs) => subs.iter().any(|sub| missing(&sub.request.device_class)),
+    };
+    let of_pod = |limit: &String| {
+        let implicit = limit.strip_prefix(IMPLICIT_RESOURCE);
+        let class = limit.strip_prefix(&resource).map(|name| format!("{name}{suffix}"));
+        implicit.is_some_and(missing) || class.is_some_and(|class| missing(&class))
+    };
+    let specs = manifests.templates.iter().flat_map(|template| &template.spec.requests);
+    manifests.claims.iter().flat_map(|claim| &claim.requests).chain(specs).any(asks)
+        || manifests.pods.iter().flat_map(|pod| &pod.containers).any(|used| used.limits.keys().any(of_pod))
 }
 
 // === impl Workload ===
@@ -186,6 +236,7 @@ impl Maker<'_> {
             return;
         }
         let mut requests = Vec::new();
+        let mut foreign: BTreeSet<&str> = BTreeSet::new();
         for (container, used) in pod.containers.iter().enumerate() {
             for (number, (resource, amount)) in used.limits.iter().enumerate() {
                 match self.classes.class(resource) {
@@ -196,7 +247,9 @@ impl Maker<'_> {
                             *amount,
                         ));
                     }
-                    None => *self.workload.foreign_resources.entry(resource.clone()).or_default() += 1,
+                    None => {
+                        foreign.insert(resource);
+                    }
                 }
             }
         }
@@ -205,7 +258,33 @@ impl Maker<'_> {
             let claim = self.make(pod, "extended-resources", spec);
             unit.claims.push(claim);
         }
+        self.foreign(pod, &foreign, unit);
     }
+
+    /// What becomes of a Pod's resources that no class stands for.
+    fn foreign(&mut self, pod: &Pod, foreign: &BTreeSet<&str>, unit: &mut Unit) {
+        let alone = unit.claims.is_empty() && unit.missing.is_empty();
+        let (nowhere, elsewhere): (Vec<&str>, Vec<&str>) = foreign.iter().partition(|resource| {
+            let pending = pod.node_name.is_none() && !self.served.contains(**resource);
+            pending && (alone || is_of_accelerator(resource))
+        });
+        for resource in elsewhere {
+            *self.workload.foreign_resources.entry(resource.to_owned()).or_default() += 1;
+        }
+        if !nowhere.is_empty() {
+            unit.missing.push(format!(
+                "asks for {}: found no DeviceClass and no device plugin for it, expected a claim; ask for the part as \
+                 `aliquot classes` prints it, such as for '8Gi 30%' or for the line of the resource",
+                nowhere.join(", ")
+            ));
+        }
+    }
+}
+
+/// Whether a resource is of a domain under which device plugins serve accelerators, or of classes.
+fn is_of_accelerator(resource: &str) -> bool {
+    let domain = resource.split_once('/').map_or("", |(domain, _)| domain);
+    ACCELERATOR_DOMAINS.contains(&domain)
 }
 
 /// Configuration as the allocator copies it into an allocation.

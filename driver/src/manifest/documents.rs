@@ -64,6 +64,7 @@ struct ObjectParts<'n, 'a> {
 impl Reader {
     /// Takes one document: an object, or a list of objects.
     pub(super) fn document(&mut self, node: &YamlNode<'_>) {
+        self.objects += 1;
         self.object(node, Origin::Manifest);
     }
 
@@ -199,6 +200,8 @@ impl Reader {
                 {
                     self.manifests.kubelet = Some(version.to_owned());
                 }
+                let served = status_of.map(|(node, _)| node::plugin_resources(node));
+                self.manifests.plugin_resources.extend(served.into_iter().flatten());
                 if !taints.is_empty() {
                     self.manifests.node_taints.insert(meta.name.clone(), taints);
                 }

@@ -9,14 +9,23 @@ use aliquot_core::dra::{
 use super::documents::Meta;
 use super::field::{Context, Path};
 use super::name;
-use super::tree::{YamlNode, cut};
+use super::tree::{MapEntry, Value, YamlNode, cut};
 
 const TERMS_MAX: usize = 256;
 const REQUIREMENTS_MAX: usize = 1_024;
 
-/// A node with what its device plugins advertise, which stands before extended resources of classes.
+/// A node.
 pub(super) fn node(meta: Meta) -> ClusterNode {
     ClusterNode { name: meta.name, labels: meta.labels }
+}
+
+/// Resources that device plugins serve on the node, by its status: those with a domain, and more than none of them.
+pub(super) fn plugin_resources(status: &YamlNode<'_>) -> Vec<String> {
+    let Some(Value::Map(allocatable)) = status.get("allocatable").map(|node| &node.value) else {
+        return Vec::new();
+    };
+    let is_served = |entry: &&MapEntry<'_>| entry.key.contains('/') && entry.value.text() != Some("0");
+    allocatable.iter().filter(is_served).map(|entry| entry.key.to_string()).collect()
 }
 
 /// Reads `nodeSelector` in the long form: terms of requirements.

@@ -5,6 +5,7 @@ mod golden;
 mod manifests;
 mod memory;
 mod node_files;
+mod offered;
 mod policies;
 mod published;
 mod quantities;

@@ -43,6 +43,9 @@ fn answers(option: &str, text: &str, vendor: &Vendor, fleet: &Fleet) -> Result<V
     let asked = format_args!("{option} {text}").to_string();
     let wrong = |why: &dyn fmt::Display| Failure::Usage(format!("{asked}: {why}"));
     let ask = parse_ask(text).map_err(|error| wrong(&error))?;
+    if ask.count > 1 {
+        return Err(wrong(&format_args!("found {} of it, expected 1: a run has one part", ask.count)));
+    }
     let models = fleet.models();
     let ours: Vec<&CardModel> = models.iter().copied().filter(|model| model.vendor == *vendor).collect();
     resolve(&ask, &ours).map_err(|error| match resolve(&ask, &models) {

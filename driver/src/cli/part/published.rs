@@ -1,0 +1,135 @@
+//! What nodes publish of a model under policy and version, and what they would publish instead.
+
+use std::collections::BTreeSet;
+
+use aliquot_core::dra::{AttributeValue, DeviceClass, Node, ResourceSlice};
+use aliquot_core::fraction::{Ask, FractionMatch};
+use aliquot_core::id::{ModelId, TemplateName};
+use aliquot_core::offer::{LayoutKind, LayoutPolicy, ServerVersion, classes};
+
+use super::super::failure::Failure;
+use super::super::layouts::{fits, policies};
+use super::super::nodes::{Fleet, FleetNode, ServerVersionArg};
+use super::{PartDraft, draft_on};
+use crate::manifest::made_up_uid;
+
+/// What one node publishes of a model.
+pub(super) struct Published {
+    slices: Vec<ResourceSlice>,
+    classes: Vec<DeviceClass>,
+    node: Node,
+    server: ServerVersion,
+    /// Layouts of the cards of the model.
+    layouts: BTreeSet<LayoutKind>,
+}
+
+/// Why parts that the models have are no answer: how the models are published, and which policy would publish the parts.
+pub(super) fn unpublished(
+    text: &str,
+    ask: &Ask,
+    matches: &[FractionMatch],
+    fleet: &Fleet,
+) -> Result<String, Failure> {
+    let mut layouts: BTreeSet<LayoutKind> = BTreeSet::new();
+    for found in matches {
+        layouts.extend(Published::of(&found.model, fleet)?.into_iter().flat_map(|on| on.layouts));
+    }
+    let layouts: Vec<&str> = layouts.iter().map(|layout| layout.as_str()).collect();
+    let found =
+        if layouts.is_empty() { "nothing".to_owned() } else { format!("layout {}", layouts.join(" and ")) };
+    let minor = fleet.server.minor;
+    let remedy = remedy(ask, matches, fleet)?;
+    Ok(format!(
+        "part `{text}`: found {found} of its cards on Kubernetes 1.{minor}, expected one that publishes the part; {remedy}"
+    ))
+}
+
+/// A policy of one line, or the default version, that has been seen to place one of the parts.
+fn remedy(ask: &Ask, matches: &[FractionMatch], fleet: &Fleet) -> Result<String, Failure> {
+    for server in [fleet.server, ServerVersionArg::default().0] {
+        for (line, policy) in policies() {
+            for found in matches {
+                let on = Published::under(&found.model, policy.clone(), server, fleet)?;
+                if on.is_none_or(|on| draft_on(ask, found, &on, fleet).is_none()) {
+                    continue;
+                }
+                return Ok(match server == fleet.server {
+                    true => format!("policy `{line}` would place it"),
+                    false => format!("Kubernetes 1.{} with policy `{line}` would place it", server.minor),
+                });
+            }
+        }
+    }
+    Ok("ask for another part".to_owned())
+}
+
+// === impl Published ===
+
+impl Published {
+    /// What publishes cards of the model: each node that has some, or without nodes one with a single card.
+    pub(super) fn of(model: &ModelId, fleet: &Fleet) -> Result<Vec<Self>, Failure> {
+        if fleet.nodes.is_empty() {
+            let one = Self::under(model, fleet.policy.clone(), fleet.server, fleet)?;
+            return Ok(one.into_iter().collect());
+        }
+        let has = |node: &&FleetNode| node.inventory.cards.iter().any(|card| card.model == *model);
+        let mut seen: Vec<&FleetNode> = Vec::new();
+        for node in fleet.nodes.iter().filter(has) {
+            // Copies of a node publish the same.
+            if !seen.iter().any(|known| std::rc::Rc::ptr_eq(&known.offers, &node.offers)) {
+                seen.push(node);
+            }
+        }
+        Ok(seen.into_iter().map(|node| Self::on(node, model, fleet.server)).collect())
+    }
+
+    /// What a node with one card of the model publishes under a policy.
+    fn under(
+        model: &ModelId,
+        policy: LayoutPolicy,
+        server: ServerVersion,
+        fleet: &Fleet,
+    ) -> Result<Option<Self>, Failure> {
+        let Some(model) = fleet.catalogue.model(model) else { return Ok(None) };
+        let one = fleet.card_of(model, policy, server)?;
+        Ok(one.nodes.first().map(|node| Self::on(node, &model.id, server)))
+    }
+
+    fn on(node: &FleetNode, model: &ModelId, server: ServerVersion) -> Self {
+        let of_model =
+            |index: u32| node.inventory.cards.iter().any(|c| c.index == index && c.model == *model);
+        let cards = node.offers.cards.iter().filter(|card| of_model(card.index));
+        let name = AttributeValue::String(model.to_string());
+        let mut slices = node.slices.clone();
+        for slice in &mut slices {
+            slice.devices.retain(|device| device.attributes.get("model") == Some(&name));
+        }
+        Self {
+            classes: classes(&slices),
+            slices,
+            node: node.as_node(),
+            server,
+            layouts: cards.filter_map(|card| card.layout).collect(),
+        }
+    }
+
+    /// The first class that will do, of those for what is published.
+    pub(super) fn class(&self, will_do: impl Fn(&&DeviceClass) -> bool) -> Option<&DeviceClass> {
+        self.classes.iter().find(will_do)
+    }
+
+    /// Whether there is a partition of the template.
+    pub(super) fn has(&self, template: &TemplateName) -> bool {
+        let profile = AttributeValue::String(template.to_string());
+        let mut devices = self.slices.iter().flat_map(|slice| &slice.devices);
+        devices.any(|device| device.attributes.get("profile") == Some(&profile))
+    }
+
+    /// Whether a claim for one of the part fits.
+    pub(super) fn places(&self, draft: &PartDraft) -> bool {
+        let name = "part".to_owned();
+        let claim =
+            draft.spec(1).claim("default".to_owned(), name.clone(), made_up_uid("default", &name), None);
+        fits(self.slices.clone(), vec![draft.class.clone()], self.node.clone(), self.server, &[claim])
+    }
+}
