@@ -389,6 +389,20 @@ pub enum BackendError {
         /// What was asked.
         what: String,
     },
+    /// The host lacks what a container needs of the vendor's driver.
+    #[error("{what}: found {found}, expected {expected}; {remedy}")]
+    NotOnHost {
+        /// A path of the host.
+        what: String,
+        /// What is there.
+        found: String,
+        /// What is needed.
+        expected: String,
+        /// What to do.
+        remedy: String,
+        /// Whether it may come by itself.
+        disposition: Disposition,
+    },
     /// The library or device could not be reached at all.
     #[error("{what}")]
     Unreachable {
@@ -420,6 +434,7 @@ impl BackendError {
             Self::AlreadyThere { .. } | Self::Absent { .. } | Self::NoRoom { .. } | Self::Busy { .. } => {
                 Disposition::Retry
             }
+            Self::NotOnHost { disposition, .. } => *disposition,
             Self::UnknownCard(_) | Self::UnknownPlace { .. } | Self::Replaced { .. } => Disposition::Refuse,
             Self::Vendor { .. } | Self::Unsupported { .. } | Self::Unreachable { .. } => Disposition::Broken,
         }

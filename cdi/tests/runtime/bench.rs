@@ -13,7 +13,8 @@ use std::process::{Command, Output};
 /// Packages that the test needs, as the message names them.
 const PACKAGES: &str = "podman crun busybox-static";
 
-/// Builds the namespace, then runs podman with the arguments. `$1` is the directory of CDI files, `$2` podman's own.
+/// Builds the namespace, then runs podman with the arguments. `$1` is the directory of CDI files, `$2` podman's own, `$3`
+/// the place of an image that is this machine's root, if it is there; what a container changes goes with it.
 ///
 /// crun does not run where a version 2 hierarchy is mounted inside a version 1 one, and the container uses no cgroup:
 /// there the hierarchy is covered.
@@ -26,8 +27,13 @@ mkdir /run/cdi
 mount --bind "$1" /run/cdi
 if [ -d /etc/cdi ]; then mount -t tmpfs none /etc/cdi; fi
 if [ -d /sys/fs/cgroup/unified ]; then mount -t tmpfs none /sys/fs/cgroup; fi
-own=$2
-shift 2
+own=$2 host=$3
+shift 3
+if [ -d "$host" ]; then
+    mount -t tmpfs none "$host"
+    mkdir "$host/upper" "$host/work" "$host/root"
+    mount -t overlay none -o "lowerdir=/,upperdir=$host/upper,workdir=$host/work" "$host/root"
+fi
 exec timeout 300 podman --root "$own/root" --runroot "$own/runroot" --tmpdir "$own/tmp" --storage-driver vfs \
     --events-backend none --cgroup-manager cgroupfs --runtime crun \
     run --rm --cgroups disabled --network none --log-driver none --security-opt seccomp=unconfined \
@@ -51,7 +57,8 @@ impl Bench {
         self.path("cdi")
     }
 
-    /// A place beside it; `rootfs` is the root directory of the containers.
+    /// A place beside it; `rootfs` is the root directory of the containers. With a directory `host` their image is this machine's
+    /// own root.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.temp.path().join(name)
     }
@@ -77,11 +84,14 @@ impl Bench {
     pub(crate) fn run(&self, devices: &[String], options: &[String], script: &str) -> Result<Output, String> {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", IN_NAMESPACE, "sh"]).arg(self.cdi()).arg(self.path("podman"));
+        let host = self.path("host");
+        let rootfs = if host.is_dir() { host.join("root") } else { self.path("rootfs") };
+        command.arg(host);
         for device in devices {
             command.args(["--device", device]);
         }
         command.args(options);
-        command.arg("--rootfs").arg(self.path("rootfs")).args(["/bin/sh", "-c", script]);
+        command.arg("--rootfs").arg(rootfs).args(["/bin/sh", "-c", script]);
         command.output().map_err(|error| error.to_string())
     }
 }

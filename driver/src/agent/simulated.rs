@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  host                                        container
-//!  <state>/lib/<version>/libcuda.so.1       ─▶ <library directory>/libcuda.so.1       read-only
-//!  <state>/lib/<version>/libnvidia-ml.so.1  ─▶ <library directory>/libnvidia-ml.so.1  read-only
+//!  <state>/lib/<version>/libcuda.so.1       ─▶ as the vendor's, read-only
+//!  <state>/lib/<version>/libnvidia-ml.so.1  ─▶ as the vendor's, read-only
 //!  <state>/cards                            ─▶ /run/aliquot/cards                     shared memory of the simulation
 //!  /dev/null                                ─▶ /dev/nvidia<index>                     which cards the container has
 //! ```
@@ -33,16 +33,10 @@ use nix::libc;
 use parking_lot::Mutex;
 
 use crate::hardware::simulated_cards::PARTITION;
-use crate::hardware::vendors;
+use crate::hardware::vendors::{self, cuda_container};
 use crate::run::simulated::directory_for;
 use crate::state_dir::file::make_dirs;
 
-/// Library directories that loaders search without a configuration: Debian's, and that of RHEL and SUSE.
-const LIBRARY_DIRS: [&str; 2] = [DEBIAN_DIR, "/usr/lib64"];
-#[cfg(target_arch = "x86_64")]
-const DEBIAN_DIR: &str = "/usr/lib/x86_64-linux-gnu";
-#[cfg(target_arch = "aarch64")]
-const DEBIAN_DIR: &str = "/usr/lib/aarch64-linux-gnu";
 /// Driver libraries that the simulation has.
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
@@ -79,20 +73,19 @@ impl ContainerCards {
             source: Box::new(source),
         };
         let dir = directory_for(&self.state, card, part, &access.visible_uuid, &cards).map_err(failed)?;
-        if !self.ready.lock().contains(&dir) {
+        if !dir.exists() || !self.ready.lock().contains(&dir) {
             open_to_tenants(&dir).map_err(failed)?;
             self.ready.lock().insert(dir.clone());
         }
-        let read_only = |host: PathBuf, container: String| AccessMount {
-            host: host.display().to_string(),
-            container,
-            content: MountContent::ReadOnly,
-        };
-        for library in LIBRARIES {
-            for at in LIBRARY_DIRS {
-                access.mounts.push(read_only(self.libraries.join(library), format!("{at}/{library}")));
-            }
+        if !LIBRARIES.iter().all(|library| self.libraries.join(library).is_file()) {
+            aliquot_libraries::install_simulated(&self.state.join("lib")).map_err(failed)?;
         }
+        for library in LIBRARIES {
+            let host = self.libraries.join(library).display().to_string();
+            access.mounts.extend(cuda_container::mounts(&host, library));
+        }
+        let (name, value) = cuda_container::ENVIRONMENT;
+        access.environment.push((name.to_owned(), value.to_owned()));
         access.mounts.push(AccessMount {
             host: dir.display().to_string(),
             container: SIMULATED_CARDS_AT.to_owned(),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use aliquot_backend_ascend::{AscendNode, FaultCodes, Site};
 use aliquot_backend_nvidia::NvidiaNode;
+pub use aliquot_backend_nvidia::driver_root::container as cuda_container;
 use aliquot_backend_nvidia::driver_root::others;
 pub use aliquot_backend_nvidia::driver_root::{DriverFiles, DriverRootError, HostRoots, resolve_within};
 use aliquot_backend_nvidia::xid::{self, Xids};

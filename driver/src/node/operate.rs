@@ -20,7 +20,8 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::offer::Offers;
-use aliquot_core::plan::{ClaimRequest, Plan, Step, Undo, plan, undo};
+use aliquot_core::partition::Part;
+use aliquot_core::plan::{ClaimRequest, Plan, PlanRefusal, Step, Undo, plan, undo};
 use aliquot_core::ports::{BackendError, LivePartition, PartitionAt};
 
 use super::site::Site;
@@ -80,7 +81,8 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
             self.undo_claim(&uid)?;
         }
         let offers = self.offers().map_err(hardware(&request.name))?;
-        let (decision, cards, place) = self.decide(&request, kind, &offers)?;
+        let decided = self.decide(&request, kind, &offers);
+        let (decision, cards, place) = decided.map_err(|error| self.cause(error, kind))?;
         place.wait();
         let mut cards = Some(cards);
         match decision {
@@ -95,6 +97,21 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
             },
             Decision::Repair => Ok(self.make_whole(&uid, &NewPartitions::new(), &mut cards)?.prepared),
             Decision::Amend(plan) => self.amend(*plan, &cards.unwrap_or_default()),
+        }
+    }
+
+    /// Why a card is not healthy, where that is what containers lack on the host.
+    fn cause(&self, error: PrepareError, kind: ClaimKind) -> PrepareError {
+        let PrepareError::Refused(refusal) = &error else { return error };
+        let PlanRefusal::Unhealthy { claim, card, .. } = refusal.as_ref() else { return error };
+        if kind == ClaimKind::Run {
+            return error;
+        }
+        match self.site.parts.backend.access(card, &Part::Card) {
+            Err(source @ BackendError::NotOnHost { .. }) => {
+                PrepareError::Hardware { claim: claim.clone(), source: Box::new(source) }
+            }
+            Ok(_) | Err(_) => error,
         }
     }
 
@@ -288,7 +305,7 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
 }
 
 /// What the steps of a plan take turns at.
-fn cards_of(plan: &Plan) -> BTreeSet<Subject> {
+pub(super) fn cards_of(plan: &Plan) -> BTreeSet<Subject> {
     plan.grants.iter().map(|grant| Subject::Card(grant.card.clone())).collect()
 }
 

@@ -24,7 +24,7 @@ const OF_THE_CARD: u64 = 48;
 pub(super) const OF_A_PROGRAM: u64 = 13;
 
 /// Puts another driver under the library and into the kernel.
-fn load_driver(machine: &Machine, host: &Path, number: u32) {
+pub(super) fn load_driver(machine: &Machine, host: &Path, number: u32) {
     let (next, file) = (machine.bench.cards().join("next"), machine.bench.cards().join("driver-load"));
     fs::write(&next, number.to_string()).unwrap();
     fs::rename(next, file).unwrap();
@@ -55,12 +55,26 @@ fn start(machine: &Machine, server: &FakeApiServer, kubelet: &FakeKubelet) -> (S
     (Started(plugin(machine, server, kubelet, &host).spawn().unwrap()), host)
 }
 
+/// Device nodes of the driver below a host's root.
+fn device_nodes(host: &Path) {
+    let dev = host.join("dev");
+    fs::create_dir_all(&dev).unwrap();
+    let cards = (0..8).map(|minor| format!("nvidia{minor}"));
+    for name in ["nvidiactl", "nvidia-uvm"].map(str::to_owned).into_iter().chain(cards) {
+        // Another agent of the test may have them already.
+        if !dev.join(&name).exists() {
+            symlink("/dev/null", dev.join(name)).unwrap();
+        }
+    }
+}
+
 pub(super) fn plugin(
     machine: &Machine,
     server: &FakeApiServer,
     kubelet: &FakeKubelet,
     host: &Path,
 ) -> Command {
+    device_nodes(host);
     let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
     plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
     plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(host);
@@ -146,7 +160,7 @@ fn described(slices: &[Value]) -> Value {
     slices.iter().map(|slice| json!([slice["spec"]["devices"], slice["spec"]["sharedCounters"]])).collect()
 }
 
-fn is_tainted(device: &Value) -> bool {
+pub(super) fn is_tainted(device: &Value) -> bool {
     device["taints"]
         .as_array()
         .is_some_and(|taints| taints.iter().any(|t| t["key"] == json!("aliquot.dev/unhealthy")))
@@ -211,7 +225,7 @@ async fn xid_of_an_instance_that_is_gone_counts_against_its_place() {
 }
 
 /// Puts the files of a driver of this version below a host's root, in the place of those of every other.
-fn install_driver(machine: &Machine, host: &Path, version: &str) {
+pub(super) fn install_driver(machine: &Machine, host: &Path, version: &str) {
     let libraries = host.join("usr/lib/x86_64-linux-gnu");
     if libraries.exists() {
         fs::remove_dir_all(&libraries).unwrap();

@@ -23,7 +23,7 @@ use aliquot_core::partition::Part;
 use aliquot_core::ports::{DeviceBackend as _, MountContent};
 use aliquot_driver::agent::simulated::ContainerCards;
 use aliquot_driver::disk::Disk;
-use aliquot_driver::node::{Access, Dirs, Node};
+use aliquot_driver::node::{Access, Dirs, Node, NodeParts};
 use aliquot_tests::local::{copy_program, opened_to_everybody};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::simulated::{self, Link};
@@ -107,6 +107,54 @@ fn programs_of_a_container_are_held_to_the_share_of_its_claim() {
     );
     let output = output.unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\n", "{output:?}");
+}
+
+/// How programs that do not leave it to the loader look for the driver: through Python's standard library, as Triton does, and
+/// through the linker.
+const LOOKUPS: &str = r#"
+python3 -c '
+import os
+from ctypes.util import find_library
+print("found", find_library("cuda"), find_library("nvidia-ml"))
+place = os.getenv("TRITON_LIBCUDA_PATH", "")
+print("triton", os.path.exists(os.path.join(place, "libcuda.so.1")), os.listdir(place or "/dev/shm"))
+'
+link() { cc -shared -o /tmp/linked.so -x c /dev/null "$@" 2>/dev/null && echo "linked $1"; }
+link -lcuda
+link -lnvidia-ml
+link -l:libcuda.so.1 "-L$TRITON_LIBCUDA_PATH"
+"#;
+
+#[test]
+fn lookups_beside_the_loader_find_the_driver_of_a_claim() {
+    let Some(bench) = bench::bench() else { return };
+    let path = format!("--env=PATH={}", std::env::var("PATH").unwrap());
+    let in_host =
+        |devices: &[String], script: &str| bench.run(devices, std::slice::from_ref(&path), script).unwrap();
+    fs::create_dir(bench.path("host")).unwrap();
+    let tools =
+        in_host(&[], "python3 -V >/dev/null && cc --version >/dev/null && ! ldconfig -p | grep libcuda");
+    if !tools.status.success() {
+        return println!("stood aside: no image with python3 and cc, and without a driver: {tools:?}");
+    }
+    fs::create_dir(bench.path("node")).unwrap();
+    let world = World::at(&bench.path("node"), Personality::named("t4-2").unwrap().load().unwrap(), "");
+    fs::create_dir(world.state()).unwrap();
+    let cards = ContainerCards::new(Box::new(world.hardware()), &world.state()).unwrap();
+    let parts = NodeParts { backend: Box::new(cards), ..world.parts(Disk::default()) };
+    let dirs = Dirs { state: world.state(), cdi: Some(bench.cdi()) };
+    let (mut node, _) = Node::open(parts, &dirs, Access::ChangeNow).unwrap();
+    let want = [Want { card: 0, part: "card", memory_mib: Some(1024), cores: 25 }];
+    let prepared = node.prepare(&claim(&node, "a", &want)).unwrap();
+    let names: Vec<String> = prepared.devices.into_iter().map(|device| device.cdi_name).collect();
+
+    let output = in_host(&names, LOOKUPS);
+    let expected = "found libcuda.so.1 libnvidia-ml.so.1\ntriton True ['libcuda.so.1']\n\
+                    linked -lcuda\nlinked -lnvidia-ml\nlinked -l:libcuda.so.1\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
+    // The image has none of it.
+    let output = in_host(&[], LOOKUPS);
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("found None None\n"), "{output:?}");
 }
 
 /// Every container numbers its processes from 1, so that a process may have number and seat of an exited one of another user.

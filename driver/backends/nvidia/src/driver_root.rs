@@ -6,9 +6,10 @@
 //!    usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05  ─soname link─▶  <library directory>/libcuda.so.1   read-only
 //! ```
 //!
-//! A container's loader finds a library only under its soname in a directory that it searches by itself, since no hook runs
-//! `ldconfig`. The links that the driver's installer made on the host name the sonames. Links are followed inside the driver
-//! root: it may be a whole file system of its own.
+//! The links that the driver's installer made on the host name the sonames; [`container`] says where containers get them. Links
+//! are followed inside the driver root: it may be a whole file system of its own.
+
+pub mod container;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,6 +19,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use aliquot_core::ports::{AccessMount, MountContent};
+
+use container::COMPUTE;
 
 /// Where installers put the driver: the host itself, the GPU operator's driver container, Google's and Flatcar's images, and
 /// virtual machines that get the driver from their host.
@@ -36,16 +39,8 @@ const LIBRARIES_IN: [&str; 8] = [
 ];
 /// Directories below a driver root that may have its programs.
 const PROGRAMS_IN: [&str; 4] = ["usr/bin", "bin", "usr/local/bin", "opt/bin"];
-/// Library directories that loaders search without a configuration: Debian's, and that of RHEL and SUSE.
-const CONTAINER_LIBRARIES: [&str; 2] = [DEBIAN_DIR, "/usr/lib64"];
-#[cfg(target_arch = "aarch64")]
-const DEBIAN_DIR: &str = "/usr/lib/aarch64-linux-gnu";
-#[cfg(not(target_arch = "aarch64"))]
-const DEBIAN_DIR: &str = "/usr/lib/x86_64-linux-gnu";
 /// The library that names the driver's version.
 const MANAGEMENT: &str = "libnvidia-ml";
-/// The library of compute programs, by the name under which loaders look for it.
-const COMPUTE: &str = "libcuda.so.1";
 /// Libraries of compute, management and video: what CUDA programs load. Graphics is not among them.
 const FAMILIES: [&str; 19] = [
     "libcuda",
@@ -95,6 +90,8 @@ pub struct HostRoots {
 /// The driver's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverFiles {
+    /// Where this process sees the host's root.
+    pub(crate) host: PathBuf,
     /// Root of the driver's files on the host.
     pub root: PathBuf,
     /// Version in the names of its libraries.
@@ -161,13 +158,19 @@ impl DriverFiles {
         let tried: Vec<&Path> = place.driver.as_deref().map_or_else(|| usual.to_vec(), |root| vec![root]);
         for root in tried.iter().map(|root| Root::new(place, root)) {
             if let Some(dir) = root.library_dir() {
-                return root.files(&dir);
+                return root.files(&dir, &place.host);
             }
         }
         let elsewhere = usual.iter().find(|root| Root::new(place, root).library_dir().is_some());
         let hint = elsewhere.map(|root| format!(" (it is below {})", root.display()));
         let tried = tried.iter().map(|root| root.display().to_string()).collect();
         Err(DriverRootError::NotFound { tried, hint: hint.unwrap_or_default() })
+    }
+
+    /// The path of a file on the host that is not there any more, as after an update of the driver's packages.
+    pub(crate) fn missing(&self) -> Option<&str> {
+        let is_absent = |mount: &&AccessMount| !self.host.join(below(Path::new(&mount.host))).exists();
+        self.mounts.iter().find(is_absent).map(|mount| mount.host.as_str())
     }
 }
 
@@ -227,7 +230,7 @@ impl<'p> Root<'p> {
         LIBRARIES_IN.into_iter().find(has).map(PathBuf::from)
     }
 
-    fn files(&self, dir: &Path) -> Result<DriverFiles, DriverRootError> {
+    fn files(&self, dir: &Path, host: &Path) -> Result<DriverFiles, DriverRootError> {
         let failed = |source| DriverRootError::Io { path: self.host.join(dir), source };
         let real = resolve_within(&self.seen, dir).map_err(failed)?;
         // By file, the names under which loaders may look for it.
@@ -261,15 +264,15 @@ impl<'p> Root<'p> {
             if names.iter().any(|name| name == COMPUTE) {
                 compute = Some(self.seen.join(file));
             }
-            for name in loader_names(file, names) {
-                for at in CONTAINER_LIBRARIES {
-                    mounts.push(self.mount(file, format!("{at}/{name}")));
-                }
+            let on_host = self.host.join(file).display().to_string();
+            for soname in sonames(file, names) {
+                mounts.extend(container::mounts(&on_host, soname));
             }
         }
         mounts.extend(self.programs());
         mounts.sort();
-        Ok(DriverFiles { root: self.host.to_owned(), version, management, compute, mounts })
+        let host = host.to_owned();
+        Ok(DriverFiles { host, root: self.host.to_owned(), version, management, compute, mounts })
     }
 
     fn programs(&self) -> Vec<AccessMount> {
@@ -325,13 +328,12 @@ fn version_of(file: &Path) -> Option<String> {
     (numbers && parts.len() > 1 && parts[0].len() > 1).then(|| version.to_owned())
 }
 
-/// Names by which loaders ask for a file: its sonames, and `libcuda.so`. One without a soname's link is asked for by its own.
-fn loader_names<'n>(file: &'n Path, names: &'n [String]) -> Vec<&'n str> {
+/// The sonames of a file. One without a soname's link is asked for by its own name.
+fn sonames<'n>(file: &'n Path, names: &'n [String]) -> Vec<&'n str> {
     let is_soname = |name: &&str| {
-        let (family, rest) = library(name).unwrap_or_default();
+        let (_, rest) = library(name).unwrap_or_default();
         let number = rest.strip_prefix('.').unwrap_or_default();
-        let numbered = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-        numbered || (rest.is_empty() && family == "libcuda")
+        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
     };
     let sonames: Vec<&str> = names.iter().map(String::as_str).filter(is_soname).collect();
     match (sonames.is_empty(), file.file_name().and_then(OsStr::to_str)) {
@@ -341,7 +343,7 @@ fn loader_names<'n>(file: &'n Path, names: &'n [String]) -> Vec<&'n str> {
 }
 
 /// A path relative to the root that it names.
-fn below(path: &Path) -> PathBuf {
+pub(crate) fn below(path: &Path) -> PathBuf {
     path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }
 

@@ -16,6 +16,7 @@
 //!   Instances made outside Aliquot are left alone. A card with an unreadable mode accepts no claims.
 //! - A card outside the catalogue gets a model made from what the library reports.
 
+mod access;
 pub mod driver_root;
 mod ffi;
 mod health;
@@ -27,8 +28,6 @@ mod watch;
 pub mod xid;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -39,8 +38,8 @@ use aliquot_core::health::{Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
 use aliquot_core::ports::{
-    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, DeviceNode, ExpectedPartition,
-    LivePartition, PartitionAt, PartitionHandle, Samples,
+    BackendError, CardEvents, CardUsage, DeviceAccess, DeviceBackend, ExpectedPartition, LivePartition,
+    PartitionAt, PartitionHandle, Samples,
 };
 use aliquot_core::units::Bytes;
 
@@ -51,14 +50,12 @@ pub use health::{DRIVER_MIN, OpenError};
 pub use probe::ON_HOST;
 pub use watch::Watch;
 
+use access::NodeFiles;
 use ffi::{CreateFailure, Facts, Library};
 use known::KnownCards;
 use partition::OneCard;
 use probe::{Discovery, Unread};
 use session::{ContainerFiles, DriverSource, Session};
-
-/// Device files that every tenant needs, beside the card's own.
-const COMMON_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
 /// The card or instance that programs use, and the one that container runtimes give to a container.
 const PROGRAMS: &str = "CUDA_VISIBLE_DEVICES";
@@ -74,6 +71,7 @@ pub struct NvidiaNode {
     /// Itself, for watches that outlive the call that made them.
     own: Weak<Self>,
     session: Session,
+    node_files: NodeFiles,
     catalogue: Catalogue,
     /// What is wrong with cards that the latest discovery did not read.
     trouble: Mutex<Vec<String>>,
@@ -97,7 +95,7 @@ impl NvidiaNode {
     /// # Errors
     /// There is no driver, it is too old or damaged, or it has no card for us.
     pub fn open(catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
-        Self::of(Session::open(DriverSource::Loader)?, catalogue)
+        Self::of(Session::open(DriverSource::Loader)?, NodeFiles::of(None), catalogue)
     }
 
     /// As [`NvidiaNode::open`], for containers: they get the driver's files from this place. Without a driver there, the loader's
@@ -106,10 +104,11 @@ impl NvidiaNode {
     /// # Errors
     /// As [`NvidiaNode::open`]; and a driver root that was named has no driver.
     pub fn open_for_containers(catalogue: &Catalogue, place: &HostRoots) -> Result<Arc<Self>, OpenError> {
-        Self::of(Session::open(DriverSource::Host(place.clone()))?, catalogue)
+        let session = Session::open(DriverSource::Host(place.clone()))?;
+        Self::of(session, NodeFiles::of(Some(place.clone())), catalogue)
     }
 
-    fn of(session: Session, catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
+    fn of(session: Session, node_files: NodeFiles, catalogue: &Catalogue) -> Result<Arc<Self>, OpenError> {
         let driver = session.driver();
         let major = driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_none_or(|major| major < DRIVER_MIN) {
@@ -118,6 +117,7 @@ impl NvidiaNode {
         let mut node = Self {
             own: Weak::new(),
             session,
+            node_files,
             catalogue: catalogue.clone(),
             trouble: Mutex::default(),
             known: Mutex::default(),
@@ -224,14 +224,6 @@ impl NvidiaNode {
         }
     }
 
-    /// Adds the driver's files to the device files, where containers get them from here.
-    fn equipped(&self, access: DeviceAccess) -> DeviceAccess {
-        let Some(files) = self.files() else { return access };
-        let (name, value) = driver_root::NO_HOOK;
-        let environment = vec![(name.to_owned(), value.to_owned())];
-        DeviceAccess { mounts: files.mounts.clone(), environment, ..access }
-    }
-
     /// Percent of the driver's last sampling period in which the card worked.
     fn busy(&self, card: &CardUuid) -> Result<Option<u32>, BackendError> {
         match self.session.call(|library| library.busy(card.as_str())) {
@@ -246,7 +238,8 @@ impl DeviceBackend for NvidiaNode {
     fn discover(&self) -> Result<Inventory, BackendError> {
         self.is_whole.store(false, Ordering::Release);
         let found = self.look().map_err(|fault| health::error("discover NVIDIA cards".to_owned(), fault))?;
-        let cards = self.known().report(&found);
+        let mut cards = self.known().report(&found);
+        self.judge(&mut cards, &found.facts);
         // One that is not listed is for long: it does not make each look a discovery.
         let is_read = |card: &Card| card.health == Health::Healthy || card.listing == Listing::Unlisted;
         self.is_whole.store(found.unread.is_empty() && cards.iter().all(is_read), Ordering::Release);
@@ -257,7 +250,11 @@ impl DeviceBackend for NvidiaNode {
     fn discover_card(&self, card: &CardUuid) -> Result<Card, BackendError> {
         self.refresh_for(card)?;
         match self.read(card) {
-            Ok(Some((read, _))) => Ok(self.known().merge(&read)),
+            Ok(Some((read, facts))) => {
+                let mut card = self.known().merge(&read);
+                self.judge([&mut card], &[facts]);
+                Ok(card)
+            }
             Ok(None) => Err(BackendError::UnknownCard(card.clone())),
             Err(fault) => {
                 let unread = Unread::of(0, &fault);
@@ -351,7 +348,8 @@ impl DeviceBackend for NvidiaNode {
 
     /// No call of the library. A card that is set to another mode, or cut by another program, shows no sign.
     fn generation(&self) -> Option<u64> {
-        let session = self.session.serving().filter(|_| self.is_whole.load(Ordering::Acquire))?;
+        let is_whole = self.is_whole.load(Ordering::Acquire) && self.serves_containers();
+        let session = self.session.serving().filter(|_| is_whole)?;
         Some((session << 32).wrapping_add(self.changes.load(Ordering::Acquire)))
     }
 
@@ -405,19 +403,7 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
-        let (found, facts) = self.card(card)?;
-        let own = facts.minor.map(|minor| format!("/dev/nvidia{minor}"));
-        let common = own.into_iter().chain(COMMON_NODES.map(str::to_owned));
-        let Some(at) = PartitionAt::of(card, part) else {
-            let nodes = common.filter_map(device_node).collect();
-            return Ok(self.equipped(DeviceAccess::by_nodes(card.clone(), nodes)));
-        };
-        let one = OneCard { card: &found, facts: &facts };
-        let instance = one.at(&at).and_then(|instance| Some((instance, one.handle(instance)?)));
-        let (instance, handle) = instance.ok_or_else(|| BackendError::Absent { at: at.clone() })?;
-        let capabilities = probe::capability_nodes(facts.minor, instance.id, instance.compute);
-        let nodes = common.chain(capabilities).filter_map(device_node).collect();
-        Ok(self.equipped(DeviceAccess::by_nodes(handle.uuid, nodes)))
+        self.reach(card, part)
     }
 }
 
@@ -438,29 +424,5 @@ fn cut_of<'a>(facts: &'a Facts, at: &PartitionAt) -> Result<&'a ffi::MigLayout, 
         Some(Ok(cut)) => Ok(cut),
         Some(Err(fault)) => Err(health::refused(format!("create {at}"), fault.clone())),
         None => Err(BackendError::UnknownPlace { at: at.clone() }),
-    }
-}
-
-/// A device file, if it is there: which ones are depends on the parts of the driver that are loaded.
-fn device_node(path: String) -> Option<DeviceNode> {
-    let found = fs::metadata(&path).ok().filter(|found| found.file_type().is_char_device())?;
-    // As the C library takes the number apart.
-    let number = found.rdev();
-    let part = |high: u64, low: u64| u32::try_from(high | low).ok();
-    let major = part((number >> 32) & 0xffff_f000, (number >> 8) & 0xfff)?;
-    let minor = part((number >> 12) & 0xffff_ff00, number & 0xff)?;
-    Some(DeviceNode { host: path.clone(), container: path, major, minor })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_device_files_are_listed_with_their_numbers() {
-        let null = device_node("/dev/null".to_owned()).unwrap();
-        assert_eq!((null.major, null.minor, null.host.as_str()), (1, 3, "/dev/null"));
-        assert_eq!(device_node("/dev".to_owned()), None);
-        assert_eq!(device_node("/dev/no-such-card".to_owned()), None);
     }
 }

@@ -124,7 +124,7 @@ pub(crate) fn capability_nodes(minor: Option<u32>, gpu: u32, compute: u32) -> Ve
     let paths = of_gpu.map(|gpu| [format!("{gpu}/access"), format!("{gpu}/ci{compute}/access")]);
     let told = paths.into_iter().flatten().filter_map(|path| fs::read_to_string(path).ok());
     told.filter_map(|text| capability_minor(&text))
-        .map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}"))
+        .map(|minor| format!("nvidia-caps/nvidia-cap{minor}"))
         .collect()
 }
 

@@ -57,6 +57,15 @@ pub(crate) enum ContainerFiles {
     Missing(String),
 }
 
+/// A file of the loaded driver that containers need and the host has not.
+#[derive(Clone, Debug)]
+pub(crate) struct MissingFile {
+    /// Path on the host.
+    pub(crate) path: String,
+    /// Version of the files that are there instead.
+    pub(crate) there: Option<String>,
+}
+
 /// One initialisation.
 #[derive(Debug)]
 struct Loaded {
@@ -169,6 +178,23 @@ impl Session {
     /// The driver's files, as the latest initialisation found them.
     pub(crate) fn files(&self) -> ContainerFiles {
         self.loaded.read().unwrap_or_else(PoisonError::into_inner).files.clone()
+    }
+
+    /// A file of the loaded driver that went from the host; `None`: all that containers mount are there. Files of the same version
+    /// that came to another place are taken from there.
+    pub(crate) fn missing_file(&self) -> Option<MissingFile> {
+        let ContainerFiles::Found(files) = self.files() else { return None };
+        let path = files.missing()?.to_owned();
+        let there = match self.source.files() {
+            Ok(ContainerFiles::Found(now)) if now.version == files.version => {
+                self.loaded.write().unwrap_or_else(PoisonError::into_inner).files =
+                    ContainerFiles::Found(now);
+                return None;
+            }
+            Ok(ContainerFiles::Found(now)) => Some(now.version.clone()),
+            Ok(ContainerFiles::Own | ContainerFiles::Missing(_)) | Err(_) => None,
+        };
+        Some(MissingFile { path, there })
     }
 
     /// Number of the initialisation: handles of an earlier one are void.

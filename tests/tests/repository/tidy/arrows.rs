@@ -17,7 +17,7 @@ pub(super) const ARROWS: &[(&str, &[&str], &[&str])] = &[
     (
         "aliquot_backend_nvidia",
         &["aliquot_core"],
-        &["libloading", "nvml-wrapper", "nvml-wrapper-sys", "thiserror"],
+        &["libloading", "nix", "nvml-wrapper", "nvml-wrapper-sys", "thiserror"],
     ),
     ("aliquot_backend_ascend", &["aliquot_core"], &["libloading", "thiserror"]),
     ("aliquot_backend_sim", &["aliquot_core"], &["nix", "serde", "thiserror", "toml"]),

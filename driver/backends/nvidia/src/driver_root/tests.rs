@@ -66,16 +66,14 @@ fn libraries_reach_sonames_of_debian_and_rhel_images() {
         let on_host = |name: &str| Path::new(root).join(libraries).join(name).display().to_string();
         let mut expected = Vec::new();
         for (file, soname) in [
-            ("libcuda.so.580.95.05", "libcuda.so"),
             ("libcuda.so.580.95.05", "libcuda.so.1"),
             ("libnvidia-gpucomp.so.580.95.05", "libnvidia-gpucomp.so.580.95.05"),
             ("libnvidia-ml.so.580.95.05", "libnvidia-ml.so.1"),
             ("libnvidia-nvvm.so.580.95.05", "libnvidia-nvvm.so.4"),
             ("libnvidia-ptxjitcompiler.so.580.95.05", "libnvidia-ptxjitcompiler.so.1"),
         ] {
-            for at in CONTAINER_LIBRARIES {
-                expected.push((on_host(file), format!("{at}/{soname}")));
-            }
+            expected
+                .extend(container::mounts("", soname).into_iter().map(|at| (on_host(file), at.container)));
         }
         let program = Path::new(root).join("usr/bin/nvidia-smi").display().to_string();
         expected.push((program, "/usr/bin/nvidia-smi".to_owned()));
