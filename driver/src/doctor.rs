@@ -8,6 +8,7 @@
 //! A check never changes anything. What this user cannot see is `not checked`, with what it takes to see it: never `ok`.
 
 mod cluster;
+mod disk;
 mod driver;
 mod host;
 mod metrics;
@@ -142,6 +143,7 @@ pub fn examine(site: &NodePaths) -> Vec<Finding> {
         driver::libraries(site, &root),
         driver::devices(site, &root),
         host::permissions(site, &root),
+        disk::room(site, &root),
         selinux::labels(site, &root),
         state::claims(site, &root),
         host::sockets(site, &root),

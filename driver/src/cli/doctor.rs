@@ -27,9 +27,9 @@ Examples:
 /// Check whether Pods with devices can start on this node, and say what to do where they cannot
 ///
 /// One line a check: its verdict, what was found, and the remedy. The checks are those of the first installation: kubelet,
-/// container runtime and CDI, other drivers of the same cards, driver libraries, device files, permissions, SELinux, prepared claims
-/// after a reboot, sockets, the shim, metrics; and with access to the cluster: versions, feature gates, webhooks, and the
-/// published slices against the hardware.
+/// container runtime and CDI, other drivers of the same cards, driver libraries, device files, permissions, disks, SELinux,
+/// prepared claims after a reboot, sockets, the shim, metrics; and with access to the cluster: versions, feature gates,
+/// webhooks, and the published slices against the hardware.
 ///
 /// Nothing is changed; a dry run of the API server shows which fields it keeps. What this user cannot see is `not checked`, and
 /// never `ok`. The exit code is 1 if a check failed.

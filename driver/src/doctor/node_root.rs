@@ -5,6 +5,8 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::sys::statvfs::statvfs;
+
 use crate::hardware::vendors::resolve_within;
 use crate::selinux::{FileLabels as _, XattrLabels};
 
@@ -30,6 +32,13 @@ pub(super) enum NodeObject<T> {
 pub(super) struct DirectoryOwner {
     pub(super) user: u32,
     pub(super) mode: u32,
+}
+
+/// Room of a file system.
+pub(super) struct DiskRoom {
+    pub(super) bytes: u64,
+    /// Files that can be made; `None`: the file system has no such limit.
+    pub(super) inodes: Option<u64>,
 }
 
 // === impl NodeObject ===
@@ -97,6 +106,17 @@ impl NodeRoot {
                 return Err(io::ErrorKind::NotADirectory.into());
             }
             Ok(DirectoryOwner { user: found.uid(), mode: found.mode() & 0o777 })
+        };
+        NodeObject::of(read())
+    }
+
+    /// Room for root on the file system of a directory.
+    pub(super) fn room(&self, dir: &Path) -> NodeObject<DiskRoom> {
+        let read = || {
+            let found = statvfs(&self.find(dir)?)?;
+            let bytes = found.blocks_free().saturating_mul(found.fragment_size());
+            let inodes = (found.files() > 0).then(|| found.files_free());
+            Ok(DiskRoom { bytes, inodes })
         };
         NodeObject::of(read())
     }

@@ -382,7 +382,7 @@ fn healthy_node_has_no_finding() {
     let (code, checks) = Patient::healthy().examine();
     let wrong: Vec<_> = checks.iter().filter(|(_, verdict, _)| verdict != "ok").collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!((code, checks.len()), (0, 15));
+    assert_eq!((code, checks.len()), (0, 16));
 }
 
 #[test]
@@ -398,6 +398,27 @@ fn pains_of_a_first_installation_are_named_with_remedies() {
         }
         assert_eq!(code, u8::from(checks.iter().any(|(_, verdict, _)| verdict == "failed")), "{pain}");
     }
+}
+
+#[test]
+fn full_disk_of_the_state_fails_before_claims_do() {
+    let patient = Patient::healthy();
+    let state = patient.at("var/lib/aliquot");
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&state).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return println!("stood aside: cannot mount a small disk");
+    }
+    let disk = || patient.examine().1.into_iter().find(|(name, ..)| name == "disk").unwrap();
+    let (_, little, said) = disk();
+    fs::create_dir(state.join("grants")).unwrap();
+    drop(fs::write(state.join("filler"), vec![0; 1 << 21]));
+    let (_, full, why) = disk();
+    assert!(Command::new("umount").arg(&state).status().unwrap().success());
+    assert_eq!((little.as_str(), full.as_str()), ("warning", "failed"), "{said} {why}");
+    for word in ["/var/lib/aliquot", "10 claims", "free space"] {
+        assert!(said.contains(word) && why.contains(word), "{said} {why}");
+    }
+    assert_eq!(disk().1, "ok");
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! Room for the files of further claims: a full disk fails prepare and release alike.
+
+use std::path::{Path, PathBuf};
+
+use aliquot_core::offer::DRIVER;
+use aliquot_core::units::Bytes;
+
+use super::node_root::{DiskRoom, NodeObject, NodeRoot};
+use super::{CheckVerdict, Finding, NodePaths};
+
+/// Claims for which there should be room.
+const CLAIMS: u64 = 10;
+/// Files and directories of a claim.
+const INODES: u64 = 16;
+/// Regions, records and the journal's part of a claim, beside the shim.
+const STATE: u64 = 64 << 10;
+/// The CDI file of a claim, twice while one takes the other's place.
+const CDI: u64 = 64 << 10;
+/// The journal of a start, and a socket.
+const SOCKETS: u64 = 4 << 10;
+
+/// A directory, and what one claim takes there.
+struct Needs {
+    dir: PathBuf,
+    bytes: u64,
+}
+
+/// The disks of the agent's directories have room for ten claims.
+pub(super) fn room(site: &NodePaths, root: &NodeRoot) -> Finding {
+    const CHECK: &str = "disk";
+    let shim = u64::try_from(aliquot_libraries::SHIM.len()).unwrap_or(u64::MAX >> 8);
+    let needs = [
+        Needs { dir: site.state.clone(), bytes: shim + STATE },
+        Needs { dir: site.cdi.clone(), bytes: CDI },
+        Needs { dir: site.kubelet.join("plugins_registry"), bytes: SOCKETS },
+        Needs { dir: site.kubelet.join("plugins").join(DRIVER), bytes: SOCKETS },
+    ];
+    let (mut least, mut full) = (None, Vec::new());
+    for need in &needs {
+        match found(root, &need.dir) {
+            NodeObject::Here(room) => {
+                let claims = claims(&room, need.bytes);
+                if claims < CLAIMS {
+                    let wanted = Bytes(need.bytes.saturating_mul(CLAIMS));
+                    let (dir, bytes) = (need.dir.display(), Bytes(room.bytes));
+                    full.push(format!(
+                        "{dir}: found {bytes} and {} files free, expected {wanted} and {} for {CLAIMS} claims",
+                        room.inodes.map_or_else(|| "enough".to_owned(), |inodes| inodes.to_string()),
+                        INODES * CLAIMS,
+                    ));
+                }
+                least = Some(least.map_or(claims, |least: u64| least.min(claims)));
+            }
+            NodeObject::Absent => {}
+            NodeObject::Unreadable(error) => {
+                return Finding::unseen(CHECK, format!("{}: {error}", need.dir.display()));
+            }
+        }
+    }
+    let verdict = match least {
+        Some(0) => CheckVerdict::Failed,
+        Some(_) if !full.is_empty() => CheckVerdict::Warning,
+        Some(_) | None => {
+            return Finding::ok(CHECK, format!("the agent's directories have room for {CLAIMS} claims"));
+        }
+    };
+    let remedy = "free space on that file system (images and logs of containers are the usual cause): on a full one claims are \
+                  neither prepared nor released";
+    Finding::new(CHECK, verdict, full.join("; "), remedy)
+}
+
+/// The room at a directory, or where it will be made.
+fn found(root: &NodeRoot, dir: &Path) -> NodeObject<DiskRoom> {
+    for place in dir.ancestors() {
+        match root.room(place) {
+            NodeObject::Absent => {}
+            answer => return answer,
+        }
+    }
+    NodeObject::Absent
+}
+
+/// How many claims have room.
+fn claims(room: &DiskRoom, bytes: u64) -> u64 {
+    let by_bytes = room.bytes / bytes;
+    room.inodes.map_or(by_bytes, |inodes| by_bytes.min(inodes / INODES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_what_bytes_and_inodes_allow() {
+        let room = |bytes, inodes| claims(&DiskRoom { bytes, inodes }, 100);
+        assert_eq!(room(999, None), 9);
+        assert_eq!(room(1000, Some(INODES * CLAIMS)), CLAIMS);
+        assert_eq!(room(100_000, Some(INODES - 1)), 0);
+    }
+}
