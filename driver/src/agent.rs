@@ -20,6 +20,7 @@
 //! | `card_events` | `state`, the publisher | with `state` |
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
 //! | `http` | scrapes and probes | at the stop |
+//! | `tend`, a thread | a change of the CDI directory, a timer | with the node |
 //! | `arrival`, a thread | the first card of a machine without one | the agent, which the next start follows |
 //!
 //! [`crate::ports`] holds the contracts between those parts; each part is tested against them alone. A blocking call of the node
@@ -43,4 +44,5 @@ mod card_events;
 mod card_watches;
 mod locks;
 mod publish_gate;
+mod tend;
 mod unused_pages;

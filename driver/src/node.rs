@@ -30,6 +30,7 @@ pub mod recover;
 mod service;
 mod site;
 mod state;
+mod tend;
 mod turns;
 
 use std::fs::File;

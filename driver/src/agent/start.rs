@@ -21,7 +21,7 @@ use super::governors::Governors;
 use super::simulated::ContainerCards;
 use super::store::{NodeStore, told};
 use super::takeover::{NodeSource, OpenNode};
-use super::unused_pages;
+use super::{tend, unused_pages};
 use crate::hardware::vendors::HostRoots as DriverPlace;
 use crate::hardware::{Hardware, HardwareError, MachineCards, node_spec, read_catalogue, read_policy};
 use crate::health::HealthBook;
@@ -213,7 +213,8 @@ fn open(settings: &AgentSettings) -> Result<(NodeReceiver, CardArrival), StartEr
         None => Selinux::of_host(&settings.hardware.driver.host),
     };
     let parts = NodeParts { on_wait, selinux, ..parts };
-    let dirs = Dirs { state: state.to_owned(), cdi: Some(settings.cdi.clone()) };
+    let cdi = settings.cdi.clone();
+    let dirs = Dirs { state: state.to_owned(), cdi: Some(cdi.clone()) };
     let access = Access::Own(settings.state_wait);
     let (opens, opening) = oneshot::channel();
     let open = move || {
@@ -223,6 +224,11 @@ fn open(settings: &AgentSettings) -> Result<(NodeReceiver, CardArrival), StartEr
         };
         // Without a receiver the agent has ended, and the node is closed again.
         drop(opens.send(node));
+        let tended = Weak::clone(&service);
+        let tends = thread::Builder::new().name("aliquot-tend".to_owned());
+        if let Err(error) = tends.spawn(move || tend::run(&tended, &cdi)) {
+            tracing::error!("files of claims are not looked after: {error}");
+        }
         measure_contexts(&service);
     };
     let thread = thread::Builder::new().name("aliquot-open".to_owned());

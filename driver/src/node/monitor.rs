@@ -16,7 +16,7 @@ use super::site::Site;
 use crate::prepare::{PrepareError, PreparedClaim, PreparedDevice, access_edits};
 
 /// End of the name of a file for monitoring.
-const SUFFIX: &str = "-admin";
+pub(super) const SUFFIX: &str = "-admin";
 
 impl Node {
     /// Gives a claim's containers these devices to read, without a limit and without holding anything.
@@ -81,6 +81,7 @@ impl Site {
         let spec = builder.build().map_err(|e| wrong(&e))?;
         let failed = |source| PrepareError::Cdi { claim: name.clone(), source: Box::new(source) };
         self.cdi.write(&spec).map_err(failed)?;
+        self.monitors.lock().insert(uid.clone(), spec);
         Ok(PreparedClaim { uid, devices })
     }
 
@@ -90,6 +91,7 @@ impl Site {
         // A UID that leaves no room for the end of the name never had such a file.
         let Ok(file) = name.parse::<aliquot_cdi::ClaimUid>() else { return Ok(()) };
         let failed = |source| PrepareError::Cdi { claim: uid.to_string(), source: Box::new(source) };
+        self.monitors.lock().remove(uid);
         self.cdi.remove(&file).map(drop).map_err(failed)
     }
 

@@ -1,5 +1,6 @@
 //! A node for many threads: the state is locked for moments, devices and files are worked on outside of that lock.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use super::agree::Differs;
 use super::operate::NodeOperation;
 use super::site::Site;
 use super::state::{State, StateAccess, ledger_of, offers_of};
+use super::tend::FilesAsLeft;
 use crate::checkpoint::{ClaimKind, ClaimRecord, PartitionProgress};
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 
@@ -24,6 +26,10 @@ use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 pub struct NodeService {
     pub(super) site: Site,
     pub(super) state: Mutex<State>,
+    /// Claims of which a release failed. A prepare takes its claim out again.
+    pub(super) owed: Mutex<BTreeSet<ClaimUid>>,
+    /// Files of claims as prepares left them.
+    pub(super) left: Mutex<FilesAsLeft>,
     /// Keeps other processes out.
     _lock: Option<Flock<File>>,
 }
@@ -42,7 +48,7 @@ pub struct NodeSnapshot {
 }
 
 /// The state, locked for a moment at a time.
-struct LockedState<'s>(&'s Mutex<State>);
+pub(super) struct LockedState<'s>(&'s Mutex<State>);
 
 impl StateAccess for LockedState<'_> {
     fn with<R>(&mut self, act: impl FnOnce(&mut State) -> R) -> R {
@@ -54,7 +60,12 @@ impl StateAccess for LockedState<'_> {
 
 impl NodeService {
     pub(super) fn new(site: Site, state: State, lock: Option<Flock<File>>) -> Self {
-        Self { site: site.for_service(), state: Mutex::new(state), _lock: lock }
+        let (site, state) = (site.for_service(), Mutex::new(state));
+        let service = Self { site, state, owed: Mutex::default(), left: Mutex::default(), _lock: lock };
+        for record in service.claims() {
+            service.note_files(&record);
+        }
+        service
     }
 
     /// Makes a claim ready for a container. Repeating it gives the same answer, and makes again what is absent; with other
@@ -63,15 +74,26 @@ impl NodeService {
     /// # Errors
     /// [`PrepareError`]; the node is as it was before, or the journal has what is left to undo.
     pub fn prepare(&self, claim: &ResourceClaim) -> Result<PreparedClaim, PrepareError> {
-        self.operate(|operation| operation.prepare(claim, ClaimKind::Container))
+        self.owed.lock().retain(|uid| uid.as_str() != claim.uid);
+        let prepared = self.operate(|operation| operation.prepare(claim, ClaimKind::Container))?;
+        let record = self.state.lock().claim(&prepared.uid).cloned();
+        if let Some(record) = record {
+            self.note_files(&record);
+        }
+        Ok(prepared)
     }
 
     /// Gives everything back that a claim holds. Repeating it is no error.
     ///
     /// # Errors
-    /// [`PrepareError`]; the journal has what is left to undo, and the next call or start goes on.
+    /// [`PrepareError`]; the next call, [`NodeService::tend`] or the next start goes on.
     pub fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
-        self.operate(|operation| operation.release(uid))
+        let released = self.operate(|operation| operation.release(uid));
+        match &released {
+            Ok(_) => drop(self.owed.lock().remove(uid)),
+            Err(_) => drop(self.owed.lock().insert(uid.clone())),
+        }
+        released
     }
 
     /// Gives a claim's containers these devices to read, without a limit and without holding anything.
@@ -170,7 +192,7 @@ impl NodeService {
         self.state.lock().agrees(&self.site)
     }
 
-    fn operate<R>(&self, run: impl FnOnce(&mut NodeOperation<'_, LockedState<'_>>) -> R) -> R {
+    pub(super) fn operate<R>(&self, run: impl FnOnce(&mut NodeOperation<'_, LockedState<'_>>) -> R) -> R {
         let mut operation = NodeOperation::new(&self.site, LockedState(&self.state));
         let answer = run(&mut operation);
         for note in operation.notes {

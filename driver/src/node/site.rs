@@ -1,13 +1,13 @@
 //! What of a node is the same for as long as it is open: hardware, directories, seams. Every thread shares it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use aliquot_cdi::CdiDir;
+use aliquot_cdi::{CdiDir, ClaimSpec};
 use aliquot_core::card::{Card, Health, Inventory};
 use aliquot_core::grant::Grant;
-use aliquot_core::id::CardUuid;
+use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::plan::Plan;
 use aliquot_core::ports::{BackendError, DISCOVERY_AGE_MAX, PartitionAt};
 use parking_lot::Mutex;
@@ -37,6 +37,8 @@ pub(crate) struct Site {
     loss: LossEnds,
     /// The next operation, by claim and by card.
     pub(super) turns: Turns,
+    /// Files of claims that monitor, which the journal does not know.
+    pub(super) monitors: Mutex<BTreeMap<ClaimUid, ClaimSpec>>,
     /// The latest discovery.
     seen: Mutex<Option<Discovery>>,
     /// Locked while every card is asked.
@@ -67,6 +69,7 @@ impl Site {
             health,
             loss: LossEnds::ByAnswer,
             turns: Turns::default(),
+            monitors: Mutex::default(),
             seen: Mutex::new(None),
             discovers: Mutex::new(()),
         }

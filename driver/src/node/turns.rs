@@ -58,6 +58,25 @@ impl Turns {
         }
         QueuePlace { turns: self, number, subjects }
     }
+
+    /// The turn of a subject that no operation uses or waits for.
+    pub(super) fn try_turn(&self, subject: Subject) -> Option<QueuePlace<'_>> {
+        let mut lines = self.lines.lock();
+        if lines.waiting.contains_key(&subject) {
+            return None;
+        }
+        let number = lines.next;
+        lines.next += 1;
+        lines.waiting.insert(subject.clone(), VecDeque::from([number]));
+        drop(lines);
+        Some(QueuePlace { turns: self, number, subjects: BTreeSet::from([subject]) })
+    }
+
+    /// Whether no operation uses or waits for these subjects.
+    pub(super) fn are_free(&self, subjects: &BTreeSet<Subject>) -> bool {
+        let lines = self.lines.lock();
+        !subjects.iter().any(|subject| lines.waiting.contains_key(subject))
+    }
 }
 
 // === impl QueuePlace ===

@@ -8,6 +8,7 @@ mod directories;
 mod doctor;
 mod driver_reload;
 mod health;
+mod host_files;
 mod hostile_names;
 mod hung_card;
 mod kubelet_protocol;
