@@ -10,10 +10,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aliquot_core::ports::DeviceNode;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -41,16 +41,16 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub(crate) struct NodeFiles {
     /// For containers: the host as this process sees it.
     place: Option<HostRoots>,
-    /// When the driver's program was last started.
-    made: Mutex<Option<Instant>>,
+    /// Whether the driver's program was started a short time ago.
+    is_resting: Arc<AtomicBool>,
 }
 
 // === impl NodeFiles ===
 
 impl NodeFiles {
     /// Those of a host, for containers; `None`: those of this machine, for its programs.
-    pub(crate) const fn of(place: Option<HostRoots>) -> Self {
-        Self { place, made: Mutex::new(None) }
+    pub(crate) fn of(place: Option<HostRoots>) -> Self {
+        Self { place, is_resting: Arc::default() }
     }
 
     pub(crate) const fn are_for_containers(&self) -> bool {
@@ -71,8 +71,8 @@ impl NodeFiles {
     /// Makes a node; the driver's program makes those of the card with this minor number, too. `None`: it cannot be made now.
     pub(crate) fn make(&self, name: &str, card: Option<u32>) -> Option<DeviceNode> {
         let place = self.place.as_ref().filter(|_| self.may_make())?;
-        if self.make_by_number(name).is_none() && self.is_due() {
-            run_maker(place, card);
+        if self.make_by_number(name).is_none() && !self.is_resting.swap(true, Ordering::AcqRel) {
+            run_maker(place, card, Arc::clone(&self.is_resting));
             if self.find(name).is_none() {
                 // The module is there now, and the program has another root's `/dev`.
                 self.make_by_number(name)?;
@@ -107,16 +107,6 @@ impl NodeFiles {
         };
         value("ModifyDeviceFiles").is_none_or(|value| value != "0")
             && value("DeviceFileMode").is_none_or(|value| value == "438")
-    }
-
-    /// Whether the driver's program may be started now.
-    fn is_due(&self) -> bool {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = made.is_none_or(|at| at.elapsed() >= MAKE_AGAIN);
-        if is_due {
-            *made = Some(Instant::now());
-        }
-        is_due
     }
 }
 
@@ -153,10 +143,12 @@ fn number_of(name: &str, drivers: &str) -> Option<(u64, u64)> {
 }
 
 /// Has the driver's program load modules and make their nodes, below the root that has the program.
-fn run_maker(place: &HostRoots, card: Option<u32>) {
+fn run_maker(place: &HostRoots, card: Option<u32>, is_resting: Arc<AtomicBool>) {
     let usual = USUAL_ROOTS.map(PathBuf::from);
     let mut roots = place.driver.iter().chain(&usual).map(|root| place.host.join(below(root)));
-    let Some(root) = roots.find(|root| is_safe_program(root)) else { return };
+    let Some(root) = roots.find(|root| is_safe_program(root)) else {
+        return is_resting.store(false, Ordering::Release);
+    };
     let (ended, waits) = mpsc::channel();
     thread::spawn(move || {
         let mut command = Command::new(Path::new("/").join(MAKER));
@@ -175,6 +167,8 @@ fn run_maker(place: &HostRoots, card: Option<u32>) {
         }
         // The caller may have given up.
         drop(ended.send(command.status()));
+        thread::sleep(MAKE_AGAIN);
+        is_resting.store(false, Ordering::Release);
     });
     drop(waits.recv_timeout(MAKE_LIMIT));
 }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_have_sonames_link_names_and_a_directory_of_their_own() {
+    fn libraries_have_sonames_link_names_and_triton_a_directory() {
         let at = |soname: &str| -> Vec<String> {
             let found = mounts("/lib/file", soname);
             assert!(found.iter().all(|mount| mount.host == "/lib/file"));
