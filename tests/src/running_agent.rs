@@ -69,6 +69,8 @@ struct ApiFaults {
     refusals: AtomicUsize,
     /// The claim whose status others change all the time.
     contended: Mutex<Option<String>>,
+    /// The claim whose status it never answers for.
+    unanswered: Mutex<Option<String>>,
     /// Agents that start do not know its version.
     no_version: AtomicBool,
     /// Calls left until the agent is to be killed.
@@ -110,6 +112,7 @@ impl Default for ApiFaults {
             refuses: Mutex::default(),
             refusals: AtomicUsize::new(0),
             contended: Mutex::default(),
+            unanswered: Mutex::default(),
             no_version: AtomicBool::new(false),
             left: AtomicUsize::new(usize::MAX),
             side: Mutex::new(Side::Before),
@@ -166,6 +169,11 @@ impl FakeCluster {
     /// From now on each write of this claim's status meets a change by others.
     pub fn contend(&self, uid: &str) {
         *self.faults.contended.lock() = Some(uid.to_owned());
+    }
+
+    /// From now on writes of this claim's status get no answer.
+    pub fn never_answer(&self, uid: &str) {
+        *self.faults.unanswered.lock() = Some(uid.to_owned());
     }
 
     /// Agents that start from now on do not know the server's version; [`RunningAgent::publication`] tells them.
@@ -243,6 +251,10 @@ impl StatusWriter for FakeCluster {
             if let Some(disposition) = refuses {
                 self.faults.refusals.fetch_add(1, Ordering::SeqCst);
                 return Err(AgentError { message: "the API server refuses it".to_owned(), disposition });
+            }
+            let is_unanswered = self.faults.unanswered.lock().as_deref() == Some(claim.uid.as_str());
+            if is_unanswered {
+                std::future::pending::<()>().await;
             }
             let is_contended = self.faults.contended.lock().as_deref() == Some(claim.uid.as_str());
             let is_away = self.faults.away.load(Ordering::SeqCst);

@@ -1,4 +1,14 @@
 //! What claims and the node tell the cluster: conditions in claim status, Events. One task, behind a bounded queue.
+//!
+//! ```text
+//!  prepared ──▶ awaiting ── the view shows it ──▶ due ── a writer is free ──▶ writing ──▶ written
+//!                  │ released, or VIEW is over      ▲                            │
+//!                  ▼                                └── next look ── unwritten ◀─┘ failed, to be repeated
+//!               nothing
+//! ```
+//!
+//! The task itself never waits for a claim: each one has a wait of its own, so a claim that was released before the view showed it,
+//! or a status that the API server does not answer, delays no other claim's status and no Event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,6 +19,8 @@ use aliquot_core::dra::{DeviceId, Sharing};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{ClaimUid, ShareName};
 use aliquot_core::offer::DRIVER;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -20,8 +32,8 @@ use super::service::{ClaimDevices, ClaimOutcome, OutcomeSink};
 use super::store::{HeldClaim, NodeView};
 use crate::clock;
 use crate::ports::{
-    AgentError, AgentEvent, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity, EventSink,
-    StatusWriter, Truth,
+    AgentError, AgentEvent, BoxFuture, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity,
+    EventSink, StatusWriter, Truth,
 };
 
 /// Most operations that wait to be reported; further ones are counted and not reported.
@@ -30,8 +42,8 @@ const QUEUE: usize = 1024;
 const WRITE: Duration = Duration::from_secs(10);
 /// Tries of one write. A conflict with other writers of the same claim ends within a few.
 const TRIES: u32 = 4;
-/// After so long no more statuses are written in one round; the next look goes on.
-const ROUND: Duration = Duration::from_secs(30);
+/// Most statuses that are written at the same time.
+const WRITERS: usize = 16;
 /// Longest wait for the node's view to show a claim.
 const VIEW: Duration = Duration::from_secs(10);
 
@@ -61,10 +73,26 @@ struct ReportTask {
     written: BTreeMap<(ClaimUid, ShareName), EnforcementState>,
     /// Devices that claims read and do not hold.
     monitored: BTreeMap<ClaimUid, Vec<DeviceId>>,
+    /// Prepared claims that the node's view does not show yet, and how long they are waited for.
+    awaiting: BTreeMap<ClaimUid, (ClaimReference, Instant)>,
+    /// Claims with a status that is written as soon as a writer is free.
+    due: BTreeMap<ClaimUid, ClaimReference>,
+    /// Claims with a write in progress.
+    writing: BTreeSet<ClaimUid>,
+    /// Writes in progress.
+    writes: FuturesUnordered<BoxFuture<'static, EndedWrite>>,
     /// Claims with a status that is to be written again at the next look.
     unwritten: BTreeMap<ClaimUid, ClaimReference>,
     /// Claims with a status that the server refused for reasons outside of the claim, and when it is written again.
     refused: BTreeMap<ClaimUid, Instant>,
+}
+
+/// A write that has ended.
+struct EndedWrite {
+    claim: ClaimReference,
+    /// What it says of enforcement, by share.
+    enforced: Vec<(ShareName, EnforcementState)>,
+    result: Result<(), AgentError>,
 }
 
 /// Whether a status is with the server.
@@ -100,6 +128,10 @@ impl Reporter {
             refused_pause,
             written: BTreeMap::new(),
             monitored: BTreeMap::new(),
+            awaiting: BTreeMap::new(),
+            due: BTreeMap::new(),
+            writing: BTreeSet::new(),
+            writes: FuturesUnordered::new(),
             unwritten: BTreeMap::new(),
             refused: BTreeMap::new(),
         };
@@ -141,62 +173,149 @@ impl OutcomeSink for ReportSink {
 impl ReportTask {
     async fn run(mut self, mut outcomes: mpsc::Receiver<ClaimOutcome>) {
         loop {
-            let outcome = tokio::select! {
-                outcome = outcomes.recv() => outcome,
-                Ok(()) = self.uses.changed() => {
-                    self.write_changes().await;
-                    continue;
-                }
-            };
-            match outcome {
-                None => return,
-                Some(ClaimOutcome::Prepared(claim, devices)) => self.prepared(claim, devices).await,
-                Some(ClaimOutcome::Failed(claim, error)) => self.event(&claim, prepare_reason(&error), error),
-                Some(ClaimOutcome::Stuck(claim, error)) => self.event(&claim, "ReleaseFailed", error),
-                Some(ClaimOutcome::Released(claim)) => {
-                    self.monitored.remove(&claim.uid);
-                    self.unwritten.remove(&claim.uid);
-                    self.refused.remove(&claim.uid);
-                    self.written.retain(|(uid, _), _| *uid != claim.uid);
-                }
+            self.start_writes();
+            tokio::select! {
+                outcome = outcomes.recv() => match outcome {
+                    Some(outcome) => self.note(outcome),
+                    None => break,
+                },
+                Some(ended) = self.writes.next() => self.note_write(ended),
+                Ok(()) = self.views.changed() => self.note_shown(),
+                Ok(()) = self.uses.changed() => self.note_changes(),
+            }
+        }
+        // The node's view changes no more: what it does not show is reported by the next agent.
+        self.note_shown();
+        self.start_writes();
+        while let Some(ended) = self.writes.next().await {
+            self.note_write(ended);
+            self.start_writes();
+        }
+    }
+
+    fn note(&mut self, outcome: ClaimOutcome) {
+        match outcome {
+            ClaimOutcome::Prepared(claim, devices) => self.note_prepared(claim, devices),
+            ClaimOutcome::Failed(claim, error) => self.event(&claim, prepare_reason(&error), error),
+            ClaimOutcome::Stuck(claim, error) => self.event(&claim, "ReleaseFailed", error),
+            ClaimOutcome::Released(claim) => {
+                self.awaiting.remove(&claim.uid);
+                self.due.remove(&claim.uid);
+                self.writing.remove(&claim.uid);
+                self.monitored.remove(&claim.uid);
+                self.unwritten.remove(&claim.uid);
+                self.refused.remove(&claim.uid);
+                self.written.retain(|(uid, _), _| *uid != claim.uid);
             }
         }
     }
 
-    /// Writes the status of claims with another enforcement than was written, and what could not be written before.
-    async fn write_changes(&mut self) {
+    /// The status of a claim is due once the node's view shows what it holds.
+    fn note_prepared(&mut self, claim: ClaimReference, devices: ClaimDevices) {
+        if !devices.monitored.is_empty() {
+            self.monitored.insert(claim.uid.clone(), devices.monitored);
+        }
+        if devices.held == 0 {
+            self.due.insert(claim.uid.clone(), claim);
+            return;
+        }
+        self.awaiting.insert(claim.uid.clone(), (claim, clock::now() + VIEW));
+        self.note_shown();
+    }
+
+    /// Claims that the view shows are due. A view without a claim for so long is one that cannot be read, which the state task
+    /// reports; the next view with the claim has its status written.
+    fn note_shown(&mut self) {
+        let view = self.views.borrow_and_update().clone();
+        let now = clock::now();
+        self.awaiting.retain(|_, (_, until)| *until > now);
+        for held in view.iter().flat_map(|view| &view.claims) {
+            if self.awaiting.is_empty() {
+                break;
+            }
+            if let Some((claim, _)) = self.awaiting.remove(&held.uid) {
+                self.due.insert(claim.uid.clone(), claim);
+            }
+        }
+    }
+
+    /// Statuses of claims with another enforcement than was written are due, and what could not be written before.
+    fn note_changes(&mut self) {
         let uses = Arc::clone(&self.uses.borrow_and_update());
         let Some(view) = self.views.borrow().clone() else { return };
         let differs = |one: &ShareUse| {
             let key = (one.claim.clone(), one.share.clone());
             self.written.get(&key).is_none_or(|written| *written != one.enforcement)
         };
-        let changed: BTreeSet<ClaimUid> =
-            uses.iter().filter(|one| differs(one)).map(|one| one.claim.clone()).collect();
+        let changed: BTreeSet<&ClaimUid> =
+            uses.iter().filter(|one| differs(one)).map(|one| &one.claim).collect();
         let now = clock::now();
         let waits = |uid: &ClaimUid| self.refused.get(uid).is_some_and(|until| *until > now);
         let unwritten = std::mem::take(&mut self.unwritten);
-        let (waiting, mut due): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        let (waiting, due): (BTreeMap<_, _>, BTreeMap<_, _>) =
             unwritten.into_iter().partition(|(uid, _)| waits(uid));
-        let changed: BTreeSet<ClaimUid> = changed.into_iter().filter(|uid| !waits(uid)).collect();
-        for held in view.claims.iter().filter(|held| changed.contains(&held.uid)) {
-            let Some((namespace, name)) = held.name.split_once('/') else { continue };
+        let is_due = |held: &&HeldClaim| changed.contains(&held.uid) && !waits(&held.uid);
+        let changed = view.claims.iter().filter(is_due).filter_map(|held| {
+            let (namespace, name) = held.name.split_once('/')?;
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
-            due.insert(held.uid.clone(), ClaimReference { namespace, name, uid: held.uid.clone() });
+            Some((held.uid.clone(), ClaimReference { namespace, name, uid: held.uid.clone() }))
+        });
+        let changed: Vec<_> = changed.collect();
+        self.unwritten = waiting;
+        self.due.extend(due);
+        self.due.extend(changed);
+        let held: BTreeSet<&ClaimUid> = view.claims.iter().map(|held| &held.uid).collect();
+        self.written.retain(|(uid, _), _| held.contains(uid));
+    }
+
+    /// Begins to write statuses that are due, one at a time for a claim.
+    fn start_writes(&mut self) {
+        if self.due.is_empty() || self.writes.len() >= WRITERS {
+            return;
         }
-        // A claim that others change all the time keeps none of the rest waiting; a server that does not answer ends the round.
-        let until = now + ROUND;
-        while clock::now() < until
-            && let Some((uid, claim)) = due.pop_first()
-        {
-            let held = view.claims.iter().find(|held| held.uid == uid);
-            if self.write(&claim, held).await == WriteOutcome::Later {
-                self.unwritten.insert(uid, claim);
+        let view = self.views.borrow().clone();
+        let ready: Vec<ClaimUid> = self
+            .due
+            .keys()
+            .filter(|uid| !self.writing.contains(*uid))
+            .take(WRITERS - self.writes.len())
+            .cloned()
+            .collect();
+        for uid in ready {
+            let Some(claim) = self.due.remove(&uid) else { continue };
+            let held = view.iter().flat_map(|view| &view.claims).find(|held| held.uid == uid);
+            let (devices, enforced) = self.statuses(&uid, held);
+            // Without devices there is nothing to write.
+            if devices.is_empty() {
+                continue;
             }
+            let status = Arc::clone(&self.status);
+            self.writing.insert(uid);
+            self.writes.push(Box::pin(async move {
+                let result = try_to_write(status.as_ref(), &claim, &devices).await;
+                EndedWrite { claim, enforced, result }
+            }));
         }
-        self.unwritten.append(&mut due);
-        self.unwritten.extend(waiting);
-        self.written.retain(|(uid, _), _| view.claims.iter().any(|held| held.uid == *uid));
+    }
+
+    fn note_write(&mut self, ended: EndedWrite) {
+        let EndedWrite { claim, enforced, result } = ended;
+        if !self.writing.remove(&claim.uid) {
+            // Released meanwhile.
+            return;
+        }
+        let outcome = match result {
+            Ok(()) => WriteOutcome::Ended,
+            Err(error) => self.failed(&claim, &error),
+        };
+        match outcome {
+            WriteOutcome::Ended => {
+                self.refused.remove(&claim.uid);
+                let keys = enforced.into_iter().map(|(share, state)| ((claim.uid.clone(), share), state));
+                self.written.extend(keys);
+            }
+            WriteOutcome::Later => drop(self.unwritten.insert(claim.uid.clone(), claim)),
+        }
     }
 
     /// The status of every device that a claim holds or reads, and what it says of enforcement.
@@ -204,15 +323,17 @@ impl ReportTask {
         &self,
         claim: &ClaimUid,
         held: Option<&HeldClaim>,
-    ) -> (Vec<DeviceStatus>, Vec<EnforcementState>) {
-        let uses = Arc::clone(&self.uses.borrow());
+    ) -> (Vec<DeviceStatus>, Vec<(ShareName, EnforcementState)>) {
+        let uses = self.uses.borrow();
         let enforcement = |grant: &Grant| {
             let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
-            uses.iter().find(of_grant).map_or(EnforcementState::Unused, |one| one.enforcement.clone())
+            let state =
+                uses.iter().find(of_grant).map_or(EnforcementState::Unused, |one| one.enforcement.clone());
+            (grant.share.clone(), state)
         };
         let grants = held.map_or(&[][..], |held| &held.grants);
         let enforced: Vec<_> = grants.iter().map(enforcement).collect();
-        let of_grants = grants.iter().zip(&enforced).map(|(grant, enforced)| held_status(grant, enforced));
+        let of_grants = grants.iter().zip(&enforced).map(|(grant, (_, state))| held_status(grant, state));
         let monitored = self.monitored.get(claim).into_iter().flatten().map(monitored_status);
         (of_grants.chain(monitored).collect(), enforced)
     }
@@ -225,62 +346,6 @@ impl ReportTask {
             reason,
             message: error.message,
         });
-    }
-
-    async fn prepared(&mut self, claim: ClaimReference, devices: ClaimDevices) {
-        if !devices.monitored.is_empty() {
-            self.monitored.insert(claim.uid.clone(), devices.monitored);
-        }
-        let mut view = None;
-        if devices.held > 0 {
-            let shows = |view: &Option<Arc<NodeView>>| {
-                view.as_ref().is_some_and(|view| view.claims.iter().any(|held| held.uid == claim.uid))
-            };
-            let Ok(Ok(found)) =
-                timeout(VIEW, self.views.wait_for(shows)).await.map(|view| view.map(|v| v.clone()))
-            else {
-                // It was released meanwhile, or the node cannot be read, which the state task reports.
-                return;
-            };
-            view = found;
-        }
-        let held = view.iter().flat_map(|view| &view.claims).find(|held| held.uid == claim.uid);
-        if self.write(&claim, held).await == WriteOutcome::Later {
-            self.unwritten.insert(claim.uid.clone(), claim);
-        }
-    }
-
-    /// Writes the status of a claim; without devices there is nothing to write.
-    async fn write(&mut self, claim: &ClaimReference, held: Option<&HeldClaim>) -> WriteOutcome {
-        let (devices, enforced) = self.statuses(&claim.uid, held);
-        if devices.is_empty() {
-            return WriteOutcome::Ended;
-        }
-        let outcome = match self.try_to_write(claim, &devices).await {
-            Ok(()) => WriteOutcome::Ended,
-            Err(error) => self.failed(claim, &error),
-        };
-        if outcome == WriteOutcome::Ended {
-            self.refused.remove(&claim.uid);
-            let keys = held.iter().flat_map(|held| &held.grants);
-            let keys = keys.map(|grant| (grant.claim.clone(), grant.share.clone()));
-            self.written.extend(keys.zip(enforced));
-        }
-        outcome
-    }
-
-    async fn try_to_write(&self, claim: &ClaimReference, devices: &[DeviceStatus]) -> Result<(), AgentError> {
-        let mut attempt = 1;
-        loop {
-            match timeout(WRITE, self.status.write(claim, devices)).await {
-                Ok(Err(error)) if error.disposition == Disposition::Retry && attempt < TRIES => attempt += 1,
-                Ok(result) => return result,
-                Err(_) => {
-                    let message = format!("no answer within {} s", WRITE.as_secs());
-                    return Err(AgentError { message, disposition: Disposition::Retry });
-                }
-            }
-        }
     }
 
     /// Whether a write that failed is repeated. Credentials and permissions are refused for a while by a server that starts, and
@@ -299,6 +364,25 @@ impl ReportTask {
         match error.disposition {
             Disposition::Refuse => WriteOutcome::Ended,
             Disposition::Retry | Disposition::Broken => WriteOutcome::Later,
+        }
+    }
+}
+
+/// Writes a status, again after conflicts and moments without a server.
+async fn try_to_write(
+    status: &dyn StatusWriter,
+    claim: &ClaimReference,
+    devices: &[DeviceStatus],
+) -> Result<(), AgentError> {
+    let mut attempt = 1;
+    loop {
+        match timeout(WRITE, status.write(claim, devices)).await {
+            Ok(Err(error)) if error.disposition == Disposition::Retry && attempt < TRIES => attempt += 1,
+            Ok(result) => return result,
+            Err(_) => {
+                let message = format!("no answer within {} s", WRITE.as_secs());
+                return Err(AgentError { message, disposition: Disposition::Retry });
+            }
         }
     }
 }

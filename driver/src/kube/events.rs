@@ -1,7 +1,8 @@
 //! Events: a bounded queue, one task, one object for equal Events.
 //!
 //! The sender never waits: a full queue drops the Event and counts it. The first Event of a kind is written at once; its
-//! repeats are counted and written at most every ten seconds, as one update of the first object's series.
+//! repeats are counted and written at most every ten seconds, as one update of the first object's series. Several are written at
+//! the same time: one that the server does not answer, such as behind a webhook of its namespace, delays no other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use ::kube::Client;
 use ::kube::api::{Api, Patch, PatchParams, PostParams};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -20,7 +23,7 @@ use super::backoff::Backoff;
 use super::client::Connection;
 use super::failure::{ApiCall, code, printable};
 use crate::clock;
-use crate::ports::{AgentEvent, ClaimReference, EventObject, EventSeverity, EventSink};
+use crate::ports::{AgentEvent, BoxFuture, ClaimReference, EventObject, EventSeverity, EventSink};
 
 /// Events that wait to be written.
 const QUEUE_MAX: usize = 256;
@@ -30,6 +33,8 @@ const SERIES_MAX: usize = 1_024;
 const SERIES_PAUSE: Duration = Duration::from_secs(10);
 /// Time without a repeat after which an Event is a new one.
 const SERIES_AGE: Duration = Duration::from_secs(360);
+/// Most Events that are written at the same time; further ones wait in the queue.
+const WRITERS: usize = 16;
 /// Attempts to write one Event.
 const ATTEMPTS_MAX: u32 = 4;
 /// Longest duration of one request.
@@ -54,6 +59,8 @@ struct EventWriter {
     node: String,
     dropped: Arc<AtomicU64>,
     series: HashMap<AgentEvent, Series>,
+    /// Writes in progress.
+    writes: FuturesUnordered<BoxFuture<'static, EndedWrite>>,
 }
 
 /// Repeats of one Event.
@@ -64,6 +71,24 @@ struct Series {
     written: i32,
     last: Instant,
     last_write: Instant,
+    write: WriteState,
+}
+
+/// Whether a write of a series is in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteState {
+    Idle,
+    InProgress,
+}
+
+/// A write that has ended.
+struct EndedWrite {
+    event: AgentEvent,
+    /// The object's name: a later series of an equal Event has another.
+    name: String,
+    /// Repeats that it wrote.
+    count: i32,
+    outcome: EventWriteOutcome,
 }
 
 // === impl EventQueue ===
@@ -79,6 +104,7 @@ impl EventQueue {
             node: node.to_owned(),
             dropped: Arc::clone(&dropped),
             series: HashMap::new(),
+            writes: FuturesUnordered::new(),
         };
         tokio::spawn(writer.run(receiver));
         Self { sender, dropped }
@@ -106,102 +132,105 @@ impl EventWriter {
         loop {
             let pending = self.series.values().any(|series| series.count > series.written);
             let pause = if pending { SERIES_PAUSE } else { SERIES_AGE };
-            match tokio::time::timeout(pause, receiver.recv()).await {
-                Ok(Some(event)) => self.take(event).await,
-                Ok(None) => break self.flush(Duration::ZERO).await,
-                Err(_elapsed) => {}
+            tokio::select! {
+                event = receiver.recv(), if self.writes.len() < WRITERS => match event {
+                    Some(event) => self.take(event),
+                    None => break,
+                },
+                Some(ended) = self.writes.next() => self.note(&ended),
+                () = tokio::time::sleep(pause) => {}
             }
-            self.flush(SERIES_PAUSE).await;
+            self.flush(SERIES_PAUSE);
             let now = clock::now();
-            self.series.retain(|_, series| now.duration_since(series.last) < SERIES_AGE);
+            let is_kept = |series: &Series| {
+                series.write == WriteState::InProgress || now.duration_since(series.last) < SERIES_AGE
+            };
+            self.series.retain(|_, series| is_kept(series));
+        }
+        self.flush(Duration::ZERO);
+        while let Some(ended) = self.writes.next().await {
+            self.note(&ended);
+            self.flush(Duration::ZERO);
         }
     }
 
-    async fn take(&mut self, event: AgentEvent) {
+    fn take(&mut self, event: AgentEvent) {
         if let Some(series) = self.series.get_mut(&event) {
             series.count = series.count.saturating_add(1);
             series.last = clock::now();
             return;
         }
         if self.series.len() >= SERIES_MAX {
-            let oldest =
-                self.series.iter().min_by_key(|(_, series)| series.last).map(|(event, _)| event.clone());
+            let idle = self.series.iter().filter(|(_, series)| series.write == WriteState::Idle);
+            let oldest = idle.min_by_key(|(_, series)| series.last).map(|(event, _)| event.clone());
             oldest.and_then(|oldest| self.series.remove(&oldest));
         }
         let object = self.object(&event);
         let name = object.metadata.name.clone().unwrap_or_default();
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let call = ApiCall { verb: "create", resource: RESOURCE, object: &name };
-        let params = PostParams::default();
-        let written = self.attempts(call, || events.create(&params, &object)).await;
-        if written == Some(EventWriteOutcome::Stored) {
-            let now = clock::now();
-            let series = Series { namespace, name, count: 1, written: 1, last: now, last_write: now };
-            self.series.insert(event, series);
-        }
-    }
-
-    /// Writes the series whose last write is older than `age`.
-    async fn flush(&mut self, age: Duration) {
         let now = clock::now();
-        let due =
-            |series: &Series| series.count > series.written && now.duration_since(series.last_write) >= age;
-        let names: Vec<AgentEvent> =
-            self.series.iter().filter(|(_, series)| due(series)).map(|(event, _)| event.clone()).collect();
-        for event in names {
-            let Some(series) = self.series.get(&event) else { continue };
-            let count = series.count;
-            let events: Api<Event> = Api::namespaced(self.client.clone(), &series.namespace);
-            let call = ApiCall { verb: "patch", resource: RESOURCE, object: &series.name };
-            let observed = EventSeries { count, last_observed_time: MicroTime(stamp()) };
-            let patch = Patch::Merge(serde_json::json!({ "series": observed }));
-            let params = PatchParams::default();
-            let written = self.attempts(call, || events.patch(&series.name, &params, &patch)).await;
-            match (written, self.series.get_mut(&event)) {
-                (Some(EventWriteOutcome::Stored), Some(series)) => {
-                    series.written = count;
-                    series.last_write = clock::now();
-                }
-                // The server forgets Events after an hour: the next one is a new one.
-                _ => {
-                    self.series.remove(&event);
-                }
+        let series = Series {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            count: 1,
+            written: 0,
+            last: now,
+            last_write: now,
+            write: WriteState::InProgress,
+        };
+        self.series.insert(event.clone(), series);
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let dropped = Arc::clone(&self.dropped);
+        self.writes.push(Box::pin(async move {
+            let call = ApiCall { verb: "create", resource: RESOURCE, object: &name };
+            let params = PostParams::default();
+            let outcome = attempts(&dropped, call, || events.create(&params, &object)).await;
+            EndedWrite { event, name, count: 1, outcome }
+        }));
+    }
+
+    /// Begins to write the series whose last write is older than `age`.
+    fn flush(&mut self, age: Duration) {
+        let now = clock::now();
+        for (event, series) in &mut self.series {
+            let old = now.duration_since(series.last_write) >= age;
+            if self.writes.len() >= WRITERS {
+                return;
             }
+            if series.count <= series.written || !old || series.write == WriteState::InProgress {
+                continue;
+            }
+            series.write = WriteState::InProgress;
+            let (event, name, count) = (event.clone(), series.name.clone(), series.count);
+            let events: Api<Event> = Api::namespaced(self.client.clone(), &series.namespace);
+            let dropped = Arc::clone(&self.dropped);
+            self.writes.push(Box::pin(async move {
+                let call = ApiCall { verb: "patch", resource: RESOURCE, object: &name };
+                let observed = EventSeries { count, last_observed_time: MicroTime(stamp()) };
+                let patch = Patch::Merge(serde_json::json!({ "series": observed }));
+                let params = PatchParams::default();
+                let outcome = attempts(&dropped, call, || events.patch(&name, &params, &patch)).await;
+                EndedWrite { event, name, count, outcome }
+            }));
         }
     }
 
-    /// Tries a write several times; `None`: given up, and counted.
-    async fn attempts<F, T>(&self, call: ApiCall<'_>, write: impl Fn() -> F) -> Option<EventWriteOutcome>
-    where
-        F: Future<Output = Result<T, ::kube::Error>>,
-    {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
-        let mut last = None;
-        for attempt in 0..ATTEMPTS_MAX {
-            if attempt > 0 {
-                tokio::time::sleep(backoff.delay()).await;
+    fn note(&mut self, ended: &EndedWrite) {
+        let Some(series) = self.series.get_mut(&ended.event).filter(|series| series.name == ended.name)
+        else {
+            return;
+        };
+        match ended.outcome {
+            EventWriteOutcome::Stored => {
+                series.write = WriteState::Idle;
+                series.written = ended.count;
+                series.last_write = clock::now();
             }
-            match tokio::time::timeout(REQUEST_TIMEOUT, write()).await {
-                Ok(Ok(_)) => return Some(EventWriteOutcome::Stored),
-                Ok(Err(error)) => match code(&error) {
-                    Some(404) => return Some(EventWriteOutcome::Gone),
-                    // The answer of an earlier attempt was lost.
-                    Some(409) if attempt > 0 => return Some(EventWriteOutcome::Stored),
-                    Some(400..=403 | 405 | 422) => {
-                        last = Some(call.failed(&error));
-                        break;
-                    }
-                    _ => last = Some(call.failed(&error)),
-                },
-                Err(_elapsed) => last = Some(call.timed_out(REQUEST_TIMEOUT)),
+            // The server forgets Events after an hour: the next one is a new one.
+            EventWriteOutcome::Gone | EventWriteOutcome::GivenUp => {
+                self.series.remove(&ended.event);
             }
         }
-        self.dropped.fetch_add(1, Ordering::Relaxed);
-        if let Some(error) = last {
-            tracing::warn!(error = %error, "an Event is dropped");
-        }
-        None
     }
 
     fn object(&self, event: &AgentEvent) -> Event {
@@ -239,6 +268,41 @@ enum EventWriteOutcome {
     Stored,
     /// The object or its namespace does not exist.
     Gone,
+    /// The server did not take it; it is counted as dropped.
+    GivenUp,
+}
+
+/// Tries a write several times.
+async fn attempts<F, T>(dropped: &AtomicU64, call: ApiCall<'_>, write: impl Fn() -> F) -> EventWriteOutcome
+where
+    F: Future<Output = Result<T, ::kube::Error>>,
+{
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+    let mut last = None;
+    for attempt in 0..ATTEMPTS_MAX {
+        if attempt > 0 {
+            tokio::time::sleep(backoff.delay()).await;
+        }
+        match tokio::time::timeout(REQUEST_TIMEOUT, write()).await {
+            Ok(Ok(_)) => return EventWriteOutcome::Stored,
+            Ok(Err(error)) => match code(&error) {
+                Some(404) => return EventWriteOutcome::Gone,
+                // The answer of an earlier attempt was lost.
+                Some(409) if attempt > 0 => return EventWriteOutcome::Stored,
+                Some(400..=403 | 405 | 422) => {
+                    last = Some(call.failed(&error));
+                    break;
+                }
+                _ => last = Some(call.failed(&error)),
+            },
+            Err(_elapsed) => last = Some(call.timed_out(REQUEST_TIMEOUT)),
+        }
+    }
+    dropped.fetch_add(1, Ordering::Relaxed);
+    if let Some(error) = last {
+        tracing::warn!(error = %error, "an Event is dropped");
+    }
+    EventWriteOutcome::GivenUp
 }
 
 fn stamp() -> Timestamp {

@@ -1,4 +1,5 @@
-//! For what the kubelet's calls wait, and for how long: the API server, an overlap, processes of a claim, a deadline.
+//! For what the kubelet's calls wait, and for how long: the API server, an overlap, processes of a claim, a deadline. What a claim
+//! waits for in a task that it shares with others.
 
 use std::fs;
 use std::io::Read as _;
@@ -11,7 +12,7 @@ use aliquot_driver::region::USAGE;
 use aliquot_tests::node::Want;
 use aliquot_tests::running_agent::PACE;
 
-use super::kubelet_protocol::{Bench, REST, SHARE};
+use super::kubelet_protocol::{Bench, REST, SHARE, eventually};
 
 /// A process that takes the first process slot of a usage file, as a tenant's does, and lives until its input ends.
 const HOLDER: &str = "import fcntl, os, struct, sys
@@ -113,4 +114,45 @@ async fn wait_for_an_overlap_ends_with_the_agent() {
     let refused = next.await.unwrap().remove("next").unwrap().unwrap_err();
     assert!(refused.contains("holder"), "{refused}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+/// Longest time until a report that nothing delays: a few looks, on a loaded machine.
+const REPORTED: Duration = Duration::from_secs(8);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn short_lived_claims_delay_no_event_and_status() {
+    let short = ["s0", "s1", "s2", "s3"];
+    let wants: &[(&str, &[Want])] =
+        &[("s0", &[SHARE]), ("s1", &[SHARE]), ("s2", &[SHARE]), ("s3", &[SHARE]), ("good", &[SHARE])];
+    let bench = Bench::new("mixed", wants).await;
+    // Each is released before the next look at the node shows it.
+    for uid in short {
+        bench.prepare(uid).await.unwrap();
+        assert_eq!(bench.unprepare(uid).await, "");
+    }
+    let began = Instant::now();
+    bench.prepare("unknown").await.unwrap_err();
+    bench.prepare("good").await.unwrap();
+    eventually(|| {
+        let events = bench.cluster.events.lock();
+        events.iter().any(|event| event.reason == "PrepareRefused").then_some(())
+    })
+    .await;
+    eventually(|| bench.cluster.statuses.lock().contains_key("good").then_some(())).await;
+    assert!(began.elapsed() < REPORTED, "{:?}", began.elapsed());
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unanswered_status_delays_no_event_and_status() {
+    let bench = Bench::new("mixed", &[("a", &[SHARE]), ("b", &[SHARE])]).await;
+    bench.cluster.never_answer("a");
+    bench.prepare("a").await.unwrap();
+    let began = Instant::now();
+    bench.prepare("b").await.unwrap();
+    bench.prepare("unknown").await.unwrap_err();
+    eventually(|| bench.cluster.statuses.lock().contains_key("b").then_some(())).await;
+    eventually(|| (!bench.cluster.events.lock().is_empty()).then_some(())).await;
+    assert!(began.elapsed() < REPORTED, "{:?}", began.elapsed());
+    bench.agent.stop().await;
 }
