@@ -17,6 +17,7 @@ mod check;
 mod embedded;
 mod error;
 mod found;
+mod matching;
 mod names;
 mod table;
 mod text;
@@ -27,8 +28,8 @@ use crate::partition::{Certainty, Part, PartitionTable, ShareSupport};
 use crate::units::Bytes;
 
 pub use error::CatalogueError;
+use names::takes_an_id;
 pub(crate) use names::{called, plain_name};
-use names::{plain_sighting, takes_an_id};
 
 /// Most counters of one counter set in `resource.k8s.io/v1`.
 pub const COUNTERS_MAX: usize = 32;
@@ -316,18 +317,6 @@ impl Catalogue {
     pub fn resolve(&self, text: &str) -> Vec<&CardModel> {
         called(self.models.iter(), text)
     }
-
-    /// Models that agree with everything that was seen, the one with most agreements first.
-    #[must_use]
-    pub fn matching(&self, seen: &Sighting) -> Vec<&CardModel> {
-        let mut found: Vec<(usize, &CardModel)> = self
-            .models
-            .iter()
-            .filter_map(|m| m.matching.agreements(seen).filter(|n| *n > 0).map(|n| (n, m)))
-            .collect();
-        found.sort_by_key(|(agreements, _)| std::cmp::Reverse(*agreements));
-        found.into_iter().map(|(_, model)| model).collect()
-    }
 }
 
 // === impl CardModel ===
@@ -436,39 +425,6 @@ fn is_before(a: &str, b: &str) -> bool {
             .collect()
     };
     numbers(a) < numbers(b)
-}
-
-// === impl ModelKeys ===
-
-impl ModelKeys {
-    /// How many keys agree with what was seen; `None` if one disagrees. A key that was not seen says nothing.
-    fn agreements(&self, seen: &Sighting) -> Option<usize> {
-        let mut agreements = 0;
-        let mut judge = |verdict: Option<bool>| match verdict {
-            None => true,
-            Some(agrees) => {
-                agreements += usize::from(agrees);
-                agrees
-            }
-        };
-        let same = |list: &[String], seen: &Option<String>| match seen {
-            Some(seen) if !list.is_empty() => {
-                Some(list.iter().any(|l| plain_sighting(l) == plain_sighting(seen)))
-            }
-            _ => None,
-        };
-        let board = seen.board_id.filter(|_| !self.board_ids.is_empty()).map(|b| self.board_ids.contains(&b));
-        let memory =
-            seen.memory.filter(|_| self.memory_min.is_some() || self.memory_max.is_some()).map(|m| {
-                self.memory_min.is_none_or(|least| m >= least) && self.memory_max.is_none_or(|most| m <= most)
-            });
-        let agrees = judge(same(&self.product_names, &seen.product_name))
-            && judge(same(&self.pci_ids, &seen.pci_id))
-            && judge(same(&self.chip_names, &seen.chip_name))
-            && judge(board)
-            && judge(memory);
-        agrees.then_some(agreements)
-    }
 }
 
 #[cfg(test)]

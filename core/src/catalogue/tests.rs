@@ -372,6 +372,88 @@ fn discovery_finds_the_model_that_agrees_with_all_it_saw() {
     assert_eq!(found(&Sighting::default()), [] as [&str; 0]);
 }
 
+/// Names, PCI ids and total MiB as drivers report them, and the model of each.
+const REPORTED: &[(&str, &str, u64, &str)] = &[
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "2bb5", 97_887, "nvidia-rtx-pro-6000"),
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "2bb1", 97_887, "nvidia-rtx-pro-6000"),
+    ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "2bb4", 97_887, "nvidia-rtx-pro-6000"),
+    ("NVIDIA RTX PRO 5000 Blackwell", "2bb3", 48_935, "nvidia-rtx-pro-5000-48gb"),
+    ("NVIDIA RTX PRO 5000 72GB Blackwell", "2bb3", 73_415, "nvidia-rtx-pro-5000-72gb"),
+    ("NVIDIA RTX PRO 4500 Blackwell", "2c31", 32_623, "nvidia-rtx-pro-4500-32gb"),
+    ("NVIDIA A100-SXM4-40GB", "20b0", 40_960, "nvidia-a100-40gb"),
+    ("NVIDIA A100-SXM-64GB", "20b3", 65_536, "nvidia-a100-64gb"),
+    ("NVIDIA A800-SXM4-40GB", "20bd", 40_960, "nvidia-a800-40gb"),
+    ("NVIDIA A800 40GB Active", "20f6", 40_960, "nvidia-a800-40gb"),
+    ("NVIDIA A800-SXM4-80GB", "20f3", 81_920, "nvidia-a800-80gb"),
+    ("NVIDIA A800 80GB PCIe", "20f5", 81_920, "nvidia-a800-80gb"),
+    ("NVIDIA H100 80GB HBM3", "2330", 81_559, "nvidia-h100-80gb-sxm"),
+    ("NVIDIA H800", "2324", 81_559, "nvidia-h800-80gb-sxm"),
+    ("NVIDIA H800 PCIe", "2322", 81_559, "nvidia-h800-80gb-pcie"),
+    ("NVIDIA H800 NVL", "233a", 95_830, "nvidia-h800-nvl-94gb"),
+    ("NVIDIA H20", "2329", 97_871, "nvidia-h20-96gb"),
+    ("NVIDIA H20-3e", "232c", 143_771, "nvidia-h20-3e-141gb"),
+    ("NVIDIA H20 NVL16", "230e", 97_871, "nvidia-h20-96gb"),
+    ("NVIDIA H20 NVL16", "230e", 143_771, "nvidia-h20-3e-141gb"),
+    ("NVIDIA GH200 480GB", "2342", 97_871, "nvidia-h100-96gb"),
+    ("NVIDIA GH200 120GB", "2342", 97_871, "nvidia-h100-96gb"),
+    ("NVIDIA GH200 144G HBM3e", "2348", 146_831, "nvidia-gh200-144gb"),
+    ("NVIDIA B200", "2901", 183_359, "nvidia-b200-180gb"),
+    ("NVIDIA GB200", "2941", 189_471, "nvidia-gb200-186gb"),
+    ("NVIDIA B300 SXM6 AC", "3182", 275_040, "nvidia-b300-269gb"),
+    ("NVIDIA GB300", "31c2", 284_208, "nvidia-gb300-278gb"),
+];
+
+fn sighted(name: &str, id: &str, mib: u64) -> Vec<String> {
+    let seen = Sighting {
+        product_name: Some(name.to_owned()),
+        pci_id: Some(format!("10de:{id}")),
+        memory: Bytes::from_mib(mib),
+        ..Sighting::default()
+    };
+    Catalogue::embedded().matching(&seen).iter().map(|m| m.id.to_string()).collect()
+}
+
+#[test]
+fn names_and_ids_of_drivers_are_of_one_model() {
+    for (name, id, mib, model) in REPORTED {
+        assert_eq!(sighted(name, id, *mib), [*model], "{name} {id}");
+        // Without the name or the id, the other one still finds it.
+        let by_name = sighted(name, "ffff", *mib);
+        assert_eq!(by_name, [*model], "{name} alone");
+        let by_id = sighted("NVIDIA Board of Tomorrow", id, *mib);
+        assert_eq!(by_id, [*model], "{id} alone");
+    }
+}
+
+#[test]
+fn name_and_id_of_two_models_are_of_none() {
+    assert_eq!(sighted("NVIDIA H20", "2330", 81_559), [] as [&str; 0]);
+    assert_eq!(sighted("NVIDIA A100-SXM4-80GB", "20b0", 40_960), [] as [&str; 0]);
+}
+
+#[test]
+fn part_of_a_card_is_not_the_model_of_its_id() {
+    assert_eq!(sighted("NVIDIA A100-10C", "20b5", 10_240), [] as [&str; 0]);
+    assert_eq!(sighted("NVIDIA A10-4Q", "2236", 4_096), [] as [&str; 0]);
+    // Error correction off.
+    assert_eq!(sighted("NVIDIA A10", "ffff", 24_564), ["nvidia-a10-24gb"]);
+}
+
+#[test]
+fn no_two_models_share_name_id_and_size() {
+    let catalogue = Catalogue::embedded();
+    for (i, one) in catalogue.models().iter().enumerate() {
+        for other in &catalogue.models()[i + 1..] {
+            let both = |of: fn(&ModelKeys) -> &[String]| {
+                of(&one.matching).iter().any(|key| of(&other.matching).contains(key))
+            };
+            if both(|k| &k.product_names) && both(|k| &k.pci_ids) {
+                assert!(one.memory.0.abs_diff(other.memory.0) > one.memory.0 / 5, "{} {}", one.id, other.id);
+            }
+        }
+    }
+}
+
 #[test]
 fn old_drivers_of_the_910b4_1_have_their_own_spelling() {
     let catalogue = Catalogue::embedded();

@@ -62,8 +62,16 @@ fn resource_name_of_a_device_plugin_is_its_template() {
         &["huawei-910b3: vir05_1c_16g", "huawei-910b4-1: vir05_1c_16g", "huawei-910c-20c: vir05_1c_16g"],
     );
     check("huawei.com/Ascend910B4", &["huawei-910b4: the whole card"]);
-    check("nvidia.com/mig-1g.12gb", &["nvidia-h100-96gb: 1g.12gb", "nvidia-h100-nvl-94gb: 1g.12gb"]);
-    check("nvidia.com/mig-1g.5gb.me", &["nvidia-a100-40gb: 1g.5gb+me"]);
+    check(
+        "nvidia.com/mig-1g.12gb",
+        &[
+            "nvidia-h100-96gb: 1g.12gb",
+            "nvidia-h100-nvl-94gb: 1g.12gb",
+            "nvidia-h20-96gb: 1g.12gb",
+            "nvidia-h800-nvl-94gb: 1g.12gb",
+        ],
+    );
+    check("nvidia.com/mig-1g.5gb.me", &["nvidia-a100-40gb: 1g.5gb+me", "nvidia-a800-40gb: 1g.5gb+me"]);
 }
 
 #[test]

@@ -152,6 +152,16 @@ fn documented_mig_combinations_fit_and_impossible_ones_do_not() {
         ("nvidia-h200-141gb", [18, 35, 35, 71, 71, 141]),
         ("nvidia-b200-180gb", [23, 45, 45, 90, 90, 180]),
         ("nvidia-gb200-186gb", [23, 47, 47, 93, 93, 186]),
+        ("nvidia-a800-40gb", [5, 10, 10, 20, 20, 40]),
+        ("nvidia-a800-80gb", [10, 20, 20, 40, 40, 80]),
+        ("nvidia-h800-80gb-sxm", [10, 20, 20, 40, 40, 80]),
+        ("nvidia-h800-80gb-pcie", [10, 20, 20, 40, 40, 80]),
+        ("nvidia-h800-nvl-94gb", [12, 24, 24, 47, 47, 94]),
+        ("nvidia-h20-96gb", [12, 24, 24, 48, 48, 96]),
+        ("nvidia-h20-3e-141gb", [18, 35, 35, 71, 71, 141]),
+        ("nvidia-gh200-144gb", [18, 36, 36, 72, 72, 144]),
+        ("nvidia-b300-269gb", [34, 67, 67, 135, 135, 269]),
+        ("nvidia-gb300-278gb", [35, 70, 70, 139, 139, 278]),
     ] {
         let spell = |combination: &&str| -> String {
             let term = |term: &str| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aliquot_backend_sim::{NodeFile, Personality};
-use aliquot_core::catalogue::Catalogue;
+use aliquot_core::catalogue::{CardModel, Catalogue};
 
 use super::{HardwareError, read_text};
 
@@ -66,9 +66,14 @@ fn cards_of(spec: &str, count: u32, model: &str, catalogue: &Catalogue) -> Resul
         let message = format!("--node {spec}: no card model is called {model}; known are {}", ids.join(", "));
         return Err(HardwareError::Choice(message));
     };
-    // Several products share a name; the one with a built-in node is meant before the others.
-    let built_in = |id: &str| Personality::all().iter().any(|p| p.text.contains(&format!("\"{id}\"")));
-    let model = known.iter().find(|m| built_in(m.id.as_str())).unwrap_or(found).id.as_str();
+    // Several products share a name; the one with a built-in node is meant before the others, then the one that its
+    // driver calls by that name alone (`NVIDIA H20`).
+    let built_in =
+        |m: &CardModel| Personality::all().iter().any(|p| p.text.contains(&format!("\"{}\"", m.id)));
+    let plain =
+        |m: &CardModel| m.product_name().rsplit(' ').next().is_some_and(|n| n.eq_ignore_ascii_case(model));
+    let meant = known.iter().find(|m| built_in(m)).or_else(|| known.iter().find(|m| plain(m)));
+    let model = meant.unwrap_or(found).id.as_str();
     let text = format!(
         "schema = 1\nname = \"{count}x{short}\"\n[[card]]\nmodel = \"{model}\"\ncount = {count}\n",
         short = model.split_once('-').map_or(model, |(_, rest)| rest),
@@ -88,4 +93,34 @@ fn node_file(name: &str) -> Result<NodeFile, HardwareError> {
     }
     let text = read_text(path, "Check the name given with --node")?;
     NodeFile::parse(&text).map_err(|error| HardwareError::description(name, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aliquot_backend_sim::SimNode;
+    use aliquot_core::ports::DeviceBackend;
+
+    #[test]
+    fn number_and_name_of_a_card_make_a_node_of_that_model() {
+        let catalogue = Catalogue::embedded();
+        for (spec, model) in [
+            ("1xh20", "nvidia-h20-96gb"),
+            ("1xh20-3e", "nvidia-h20-3e-141gb"),
+            ("1xh20-141gb", "nvidia-h20-3e-141gb"),
+            ("2xb300", "nvidia-b300-269gb"),
+            ("1xgb300", "nvidia-gb300-278gb"),
+            ("1xa800", "nvidia-a800-40gb"),
+            ("1xa800-80", "nvidia-a800-80gb"),
+            ("1xh800", "nvidia-h800-80gb-sxm"),
+            ("1xgh200", "nvidia-gh200-144gb"),
+            ("1xrtx-pro-5000", "nvidia-rtx-pro-5000-48gb"),
+            ("1xh100", "nvidia-h100-80gb-sxm"),
+        ] {
+            let file = node_spec(spec, &catalogue).unwrap_or_else(|error| panic!("{spec}: {error}")).file;
+            let node = SimNode::in_memory(&file, &catalogue).unwrap();
+            let cards = node.discover().unwrap().cards;
+            assert!(cards.iter().all(|card| card.model.as_str() == model), "{spec}: {}", cards[0].model);
+        }
+    }
 }

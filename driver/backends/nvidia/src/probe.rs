@@ -287,8 +287,10 @@ mod tests {
         assert_eq!((card.model.as_str(), card.memory), ("nvidia-h100-80gb-sxm", Bytes(81_000 * MEMORY_STEP)));
         assert_eq!((card.index, card.pci.as_ref().unwrap().as_str()), (3, "0000:81:00.0"));
         assert_eq!((&card.health, card.table()), (&Health::Healthy, None), "no partitions while MIG is off");
-        // A number that the catalogue does not have under that name is another card.
-        let other = found(facts("NVIDIA H100 80GB HBM3", 0x9999_10de));
+        // A number that no file has is a new board of that name; one that another model has is another card.
+        let board = found(facts("NVIDIA H100 80GB HBM3", 0x9999_10de));
+        assert_eq!(board.cards[0].model.as_str(), "nvidia-h100-80gb-sxm");
+        let other = found(facts("NVIDIA H100 80GB HBM3", 0x2331_10de));
         assert_eq!(other.cards[0].model.as_str(), "nvidia-h100-80gb-hbm3");
         let unlisted = found(facts("NVIDIA GeForce RTX 4090", 0x2684_10de));
         let card = &unlisted.cards[0];

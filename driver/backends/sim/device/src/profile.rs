@@ -6,17 +6,27 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// Catalogue files of the cards with MIG.
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 21] = [
     include_str!("../../../../../core/catalogue/nvidia-a100-40gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-a100-80gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-a30-24gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-a800-40gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-a800-80gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-b200-180gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-b300-269gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-gb200-186gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-gb300-278gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-gh200-144gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-h100-80gb-pcie.toml"),
     include_str!("../../../../../core/catalogue/nvidia-h100-80gb-sxm.toml"),
     include_str!("../../../../../core/catalogue/nvidia-h100-96gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-h100-nvl-94gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-h20-3e-141gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-h20-96gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-h200-141gb.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-h800-80gb-pcie.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-h800-80gb-sxm.toml"),
+    include_str!("../../../../../core/catalogue/nvidia-h800-nvl-94gb.toml"),
     include_str!("../../../../../core/catalogue/nvidia-rtx-pro-6000.toml"),
 ];
 
@@ -92,6 +102,7 @@ struct Template {
     name: String,
     vendor_profile: u32,
     memory: String,
+    #[serde(default)]
     consumes: BTreeMap<String, toml::Value>,
     placements: Places,
 }
