@@ -2,6 +2,10 @@
 
 What must come out: the command says `ready`; ^Z stops the job as its shell sees it; after SIGCONT what is typed comes
 back; ^D ends it with its own exit code 4; a second start ends by ^C with 130.
+
+With `hang-up COMMAND…` the command is the leader of its session, as under `ssh -t` or in a terminal's own window. Once it says
+`ready`, the terminal closes; the exit status of the command is printed.
+With `group COMMAND…` the shell's job says `ready` from a process group of its own, and must end by ^C.
 """
 
 import os
@@ -52,6 +56,22 @@ def until(master, word):
             sys.exit(f"the terminal closed before {word!r}: {seen!r}")
 
 
+def hang_up():
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    until(master, b"ready")
+    os.close(master)
+    end = time.monotonic() + BOUND
+    while time.monotonic() < end:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            print("ended", os.waitstatus_to_exitcode(status))
+            sys.exit()
+        time.sleep(0.01)
+    sys.exit("the command outlives its terminal")
+
+
 def start():
     pid, master = pty.fork()
     if pid == 0:
@@ -59,6 +79,15 @@ def start():
     until(master, b"ready")
     return master
 
+
+if sys.argv[1] == "hang-up":
+    hang_up()
+if sys.argv[1] == "group":
+    del sys.argv[1]
+    master = start()
+    os.write(master, b"\x03")
+    until(master, b"ended 130")
+    sys.exit()
 
 master = start()
 os.write(master, b"\x1a")

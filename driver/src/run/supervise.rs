@@ -8,7 +8,14 @@
 //! The command runs in the supervisor's process group, so that a terminal treats both as one job. A terminal signals both. A
 //! signal that a process sends to the supervisor is forwarded, a real-time signal with its value. If the command is stopped by its
 //! terminal, the supervisor stops as well, so that the shell reports a stopped job. Signals that cannot be caught, faults and
-//! `SIGPIPE` are not forwarded.
+//! `SIGPIPE` are not forwarded. Of the kernel's own signals, those are forwarded that reach the supervisor alone:
+//!
+//! | signal of the kernel | reaches | forwarded |
+//! |---|---|---|
+//! | `SIGHUP`, `SIGCONT` of a closed terminal | the session leader | if the supervisor is the leader |
+//! | terminal signals (`^C`, `^\\`, `^Z`, window size, hang-up) | the foreground process group | if the command left the supervisor's group |
+//! | `SIGALRM`, `SIGVTALRM`, `SIGPROF` of timers set before `exec` | the supervisor | always |
+//! | `SIGXCPU`, `SIGIO`, `SIGURG` | processes by their own limits and descriptors | never |
 //!
 //! The supervisor sleeps until a signal comes. So it restores the default action of `SIGCHLD`, which its parent may ignore.
 
@@ -33,7 +40,7 @@ use nix::sys::signal::{
 };
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid, getpgrp, getpid, getsid};
 
 /// Signals that are passed on to the command, beside the real-time ones.
 const FORWARDED: [Signal; 17] = [
@@ -234,11 +241,16 @@ impl RunningCommand {
         }
     }
 
-    /// Forwards a signal that a process sent; the kernel signals the whole process group itself.
+    /// Forwards a signal that the command did not get as well.
     fn forward(&self, info: &siginfo) {
         let Ok(number) = libc::c_int::try_from(info.ssi_signo) else { return };
-        let known = || Signal::try_from(number).is_ok_and(|signal| FORWARDED.contains(&signal));
-        if info.ssi_code > 0 || !(is_real_time(number) || known()) {
+        let known = Signal::try_from(number).ok().filter(|signal| FORWARDED.contains(signal));
+        let missed = match (info.ssi_code > 0, known) {
+            (true, Some(signal)) => self.misses(signal),
+            (true, None) => false,
+            (false, known) => known.is_some() || is_real_time(number),
+        };
+        if !missed {
             return;
         }
         let pid = self.pid.as_raw();
@@ -250,6 +262,19 @@ impl RunningCommand {
             // SAFETY: the child is not reaped yet, so its process id is not reused; no memory is passed.
             _ => unsafe { libc::kill(pid, number) },
         };
+    }
+
+    /// Whether the kernel's signal reached this process and not the command.
+    fn misses(&self, signal: Signal) -> bool {
+        let leads = || getsid(None).is_ok_and(|session| session == getpid());
+        // A command that cannot be queried is in another group.
+        let left = || getpgid(Some(self.pid)).ok() != Some(getpgrp());
+        match signal {
+            Signal::SIGALRM | Signal::SIGVTALRM | Signal::SIGPROF => true,
+            Signal::SIGHUP | Signal::SIGCONT => leads() || left(),
+            Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTSTP | Signal::SIGWINCH => left(),
+            _ => false,
+        }
     }
 
     /// The end of the command; `None`: it still runs. Follows it when its terminal stops it.
