@@ -11,7 +11,7 @@
 //! | `KUBECONFIG` | environment | the kubeconfigs that `--cluster` reads, as kubectl does |
 //! | `ALIQUOT_ASCEND_ROOT` | environment | the directory below which Ascend's driver, its device nodes and settings lie; `/` if it is not set. Containers mount from it, so that it is a path of the host |
 //! | `LD_LIBRARY_PATH` | environment | also searched for Ascend's library, before the driver's own directories |
-//! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command gets its own card there |
+//! | `CUDA_VISIBLE_DEVICES` | environment of `aliquot run` | the cards among which a run without `--card` chooses; the command gets its own card there, by its number in the order of `CUDA_DEVICE_ORDER=PCI_BUS_ID` |
 
 // UNSAFETY: the environment has no lock; the caller of `leave_grants` ensures that no other thread uses it.
 #![expect(unsafe_code, reason = "a variable of the environment is taken away")]
@@ -27,6 +27,10 @@ const ROOT_STATE: &str = "/var/lib/aliquot";
 
 /// The vendor's list of the cards that programs see.
 pub const VISIBLE_CARDS: &str = "CUDA_VISIBLE_DEVICES";
+/// How programs number the vendor's cards.
+pub const CARD_ORDER: &str = "CUDA_DEVICE_ORDER";
+/// The order of [`CARD_ORDER`] in which a node lists its cards.
+pub const BUS_ORDER: &str = "PCI_BUS_ID";
 
 /// Root of the file system that has Ascend's driver.
 const ASCEND_ROOT: &str = "ALIQUOT_ASCEND_ROOT";

@@ -4,7 +4,8 @@
 //!   ask ─▶ claim ─▶ allocator ─▶ Node::prepare ─▶ command with the shim ─▶ its end ─▶ Node::release
 //!    │       │                        │                  │ signals, exit code
 //!    │       └ runs/<uid>, locked ◀───┘                  └─ governor: exited processes reaped, compute granted
-//!    └ part and card                                     └─ watch: health events of the card, recorded
+//!    └ part and card                                     ├─ watch: health events of the card, recorded
+//!                                                        └─ enforcement: limits that do not hold, reported
 //! ```
 //!
 //! The claim of a local run belongs to its supervisor, the process that started the command. The supervisor holds a lock on the
@@ -14,6 +15,7 @@
 pub mod ask;
 pub mod cards;
 pub(crate) mod commands;
+pub mod enforcement;
 pub mod governor;
 mod liveness;
 pub mod machine;

@@ -5,6 +5,7 @@ mod following;
 mod home;
 mod placing;
 mod sizing;
+mod supervising;
 mod vendor;
 mod visible;
 mod words;
@@ -13,7 +14,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use aliquot_core::card::Inventory;
@@ -25,15 +25,15 @@ use crate::clock;
 use crate::config::GRANTS_VARIABLE;
 use crate::config::{prepended, visible_cards};
 use crate::hardware::vendors::cuda;
-use crate::node::{Access, Node};
+use crate::node::Node;
 use crate::prepare::CONTAINER_GRANTS;
 use crate::region;
 use crate::run::ask::{Alternative, Ask, On};
 use crate::run::cards::CardAccess;
-use crate::run::governor::{Governor, Scope, leader_locks};
+use crate::run::enforcement::LimitWatch;
+use crate::run::governor::{Scope, leader_locks};
 use crate::run::record::Run;
-use crate::run::supervise::{Signals, SupervisorTask};
-use crate::run::watch::{self, EventSource};
+use crate::run::watch::EventSource;
 
 use super::failure::{CommandAnswer, Failure};
 use super::nodes::Fleet;
@@ -43,16 +43,12 @@ use answers::{fraction, template};
 use following::{followed, visible_of};
 use home::Home;
 use placing::place_and_prepare;
+use supervising::supervise;
 use vendor::{not_of_unshared, vendor_of};
 use words::{card, memory, not_of_slots, too_small};
 
 /// Exit code if Aliquot itself failed before the command.
 pub(super) const OWN_FAILURE: u8 = 125;
-/// Exit code of a command that exists and cannot be run.
-const NOT_EXECUTABLE: u8 = 126;
-/// Exit code of a command that does not exist.
-const NOT_FOUND: u8 = 127;
-
 /// Longest wait of an ended command's supervisor for another process that changes the node. After it the claim is left to that
 /// process or to the next one.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(2);
@@ -152,20 +148,22 @@ struct PreparedRun {
     home: Home,
     run: Run,
     grants: PathBuf,
+    beside: Beside,
+    environment: Environment,
+}
+
+/// Work beside the command.
+struct Beside {
     /// Scope of its governor; `None`: the part has no limits, the hardware isolates it.
     scope: Option<Scope>,
+    /// The limits to watch; `None`: there are none, or the driver reports no processes.
+    limits: Option<LimitWatch>,
     /// Its card, if its driver reports events.
     followed: Option<EventSource>,
-    environment: Environment,
 }
 
 /// Environment variables of a command beside the inherited ones.
 type Environment = Vec<(String, OsString)>;
-
-/// Work beside the command. Without a governor here, those of other runs on the card serve this run, or it has no limits.
-struct GovernorTask {
-    governor: Option<Governor>,
-}
 
 fn cores(text: &str) -> Result<Cores, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse().ok().and_then(Cores::new);
@@ -236,9 +234,9 @@ fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<PreparedRu
         return Ok(Err(why));
     }
     match reached(&home, &node, &run, &shim, &cards, terminal) {
-        Ok((scope, followed, environment)) => {
+        Ok((beside, environment)) => {
             let grants = node.grants_dir().join(run.uid.as_str());
-            Ok(Ok(PreparedRun { home, run, grants, scope, followed, environment }))
+            Ok(Ok(PreparedRun { home, run, grants, beside, environment }))
         }
         Err(failure) => {
             // No process has used the part: it is released at once. If that fails, the next call finds the record.
@@ -270,7 +268,7 @@ fn not_in_a_container(args: &Args, terminal: &mut Terminal<'_>) -> Result<(), Fa
     Err(Failure::Usage(format!("{found}: start the command as it is, or say --fail-mode open")))
 }
 
-/// The governor's scope, the card's events and the command's environment, for a prepared claim.
+/// The work beside the command and its environment, for a prepared claim.
 fn reached(
     home: &Home,
     node: &Node,
@@ -278,7 +276,7 @@ fn reached(
     shim: &Path,
     cards: &Inventory,
     terminal: &mut Terminal<'_>,
-) -> Result<(Option<Scope>, Option<EventSource>, Environment), Failure> {
+) -> Result<(Beside, Environment), Failure> {
     let failed = |error| home.failed("write", error);
     let grants = node.grants_dir().join(run.uid.as_str());
     let record = node.claim(&run.uid);
@@ -319,15 +317,21 @@ fn reached(
     let followed = followed(home, node, grant, &visible, terminal)?;
     // Without limits there is nothing for the shim to hold.
     let environment = environment(limits.is_some().then_some(shim), &grants, variables, &reach);
+    let all_grants = node.grants_dir().to_owned();
+    let is_limited = limits.as_ref().is_some_and(region::limits_anything);
+    let watched = reach.processes.filter(|_| is_limited).map(|driver| {
+        let share = region::GrantPaths { dir: place.dir.clone(), lock: place.lock.clone() };
+        LimitWatch::new(share, all_grants.clone(), driver)
+    });
     let scope = limits.is_some().then(|| Scope {
         visible: visible.to_string(),
-        grants: node.grants_dir().to_owned(),
+        grants: all_grants,
         share: place.dir,
         writers: place.lock,
         election: leader_locks(&home.state).join(visible.as_str()),
         meter: reach.meter,
     });
-    Ok((scope, followed, environment))
+    Ok((Beside { scope, limits: watched, followed }, environment))
 }
 
 /// Warns of processes without a grant that hold granted memory: the ledger has the grants, the driver all processes.
@@ -421,80 +425,4 @@ fn name_of(args: &Args) -> String {
     let plain: String =
         stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
     format!("{}-{}", plain.trim_matches('-'), std::process::id()).trim_start_matches('-').to_owned()
-}
-
-/// Runs the command to its end and releases its claim.
-fn supervise(args: &Args, prepared: PreparedRun, terminal: &mut Terminal<'_>) -> Result<u8, Failure> {
-    let PreparedRun { home, mut run, grants, scope, followed, environment } = prepared;
-    terminal.out.flush()?;
-    let code = match execute(args, &mut run, (scope, followed), environment) {
-        Ok(code) => code,
-        Err(error) => {
-            let program = args.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-            terminal.last_note(format_args!("error: cannot run {program}: {error}"));
-            if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
-        }
-    };
-    if let Err(failure) = give_back(&home, run, &grants, terminal) {
-        terminal.last_note(format_args!("warning: claim not released; the next call does it: {failure}"));
-    }
-    Ok(code)
-}
-
-fn execute(
-    args: &Args,
-    run: &mut Run,
-    (scope, followed): (Option<Scope>, Option<EventSource>),
-    environment: Environment,
-) -> io::Result<u8> {
-    let mut words = args.command.iter();
-    let mut command = Command::new(words.next().map(OsString::as_os_str).unwrap_or_default());
-    command.args(words).envs(environment);
-    let signals = Signals::block()?;
-    // Without the liveness descriptor, processes of the run are found by other evidence.
-    let running = signals.start(command, run.sign_of_life().ok())?;
-    // The same if this fails.
-    let noted = run.started(running.pid());
-    // Without a thread the card's events are not recorded.
-    let followed = followed.map(watch::start);
-    let mut watch = GovernorTask { governor: scope.and_then(|scope| Governor::start(scope).ok()) };
-    let ended = running.wait(&signals, &mut watch)?;
-    // Before another thread of this process opens the usage file again.
-    drop(watch);
-    drop((noted, followed));
-    Ok(ended.exit_code())
-}
-
-/// Releases the claim, unless a descendant of the command still runs.
-fn give_back(home: &Home, run: Run, grants: &Path, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    if run.has_other_live_process(grants) {
-        terminal.last_note(
-            "note: a process that the command started is still alive; the next call after its end releases the claim",
-        );
-        return Ok(());
-    }
-    let (mut node, _) = match home.open_as_it_is(Access::ChangeWithin(GIVE_BACK_WITHIN), terminal) {
-        Err(Failure::AgentRuns(_)) => {
-            terminal.last_note("note: the node agent has started meanwhile and gives the part back");
-            return Ok(());
-        }
-        opened => opened?,
-    };
-    node.release(&run.uid).map_err(|error| Failure::Node(chain(&error)))?;
-    home.forget_partitions(&node)?;
-    run.forget().map_err(|error| home.failed("write", error))
-}
-
-impl SupervisorTask for GovernorTask {
-    fn pause(&mut self) {
-        if let Some(governor) = &self.governor {
-            governor.pause();
-        }
-    }
-
-    fn go_on(&mut self) {
-        if let Some(governor) = &self.governor {
-            governor.go_on();
-        }
-    }
 }

@@ -75,6 +75,8 @@ pub struct CardAccess {
     pub footprint: Option<Footprint>,
     /// The source of card time; `None`: the driver reports none.
     pub meter: Option<Box<dyn Meter>>,
+    /// The source of the processes on the part; `None`: the driver reports none.
+    pub processes: Option<Box<dyn CardProcesses>>,
 }
 
 /// What reports the events of a part.
@@ -93,6 +95,12 @@ pub trait Events: Send + fmt::Debug {
     /// # Errors
     /// The reason why the driver does not wait.
     fn next(&mut self, longest: Duration) -> Result<Option<(Cause, Part)>, String>;
+}
+
+/// A driver that reports the processes on one card or partition.
+pub trait CardProcesses: Send + fmt::Debug {
+    /// Processes with memory of it, and their memory if it is reported. A driver that cannot be queried reports none.
+    fn processes(&self) -> Vec<(u32, Option<Bytes>)>;
 }
 
 /// A driver that reports, window by window, each process's time on one card.

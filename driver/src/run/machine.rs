@@ -18,7 +18,7 @@ use aliquot_enforce::units::Nanos;
 
 use crate::hardware::MachineCards;
 
-use super::cards::{CardAccess, Cards, Events, Meter, Reporter, Window};
+use super::cards::{CardAccess, CardProcesses, Cards, Events, Meter, Reporter, Window};
 use super::commands::Commands;
 use super::processes::{grants_of, grants_of_run};
 use super::samples::SampleClock;
@@ -42,6 +42,12 @@ struct MachineCard {
     asked: Option<Nanos>,
 }
 
+/// The driver's account of the processes on a card or partition.
+struct MachineProcesses {
+    node: Arc<dyn DeviceBackend>,
+    part: CardUuid,
+}
+
 // === impl LocalMachine ===
 
 impl LocalMachine {
@@ -58,13 +64,15 @@ impl Cards for LocalMachine {
     }
 
     fn reach(&self, grant: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<CardAccess> {
-        if grant.partition().is_some() {
-            // No driver reports process times for a partition.
-            return Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: None });
-        }
         let (node, card) = (Arc::clone(&self.cards), visible.clone());
-        let meter = Box::new(MachineCard { node, card, samples: SampleClock::for_governor(), asked: None });
-        Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: Some(meter) })
+        let processes = Some(Box::new(MachineProcesses { node, part: card }) as Box<dyn CardProcesses>);
+        let (node, card) = (Arc::clone(&self.cards), visible.clone());
+        // No driver reports process times for a partition.
+        let meter = grant.partition().is_none().then(|| {
+            Box::new(MachineCard { node, card, samples: SampleClock::for_governor(), asked: None })
+                as Box<dyn Meter>
+        });
+        Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter, processes })
     }
 
     fn follow(&self, grant: &Grant, _: &CardUuid) -> Result<Box<dyn Events>, String> {
@@ -123,6 +131,18 @@ impl Events for BackendEvents {
 impl fmt::Debug for MachineCard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OfCard").field("card", &self.card).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MachineProcesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineProcesses").field("part", &self.part).finish_non_exhaustive()
+    }
+}
+
+impl CardProcesses for MachineProcesses {
+    fn processes(&self) -> Vec<(u32, Option<Bytes>)> {
+        self.node.usage(&self.part).map(|usage| usage.processes).unwrap_or_default()
     }
 }
 

@@ -26,10 +26,10 @@ use aliquot_sim_device::{
     WINDOW_NANOS,
 };
 
-use super::cards::{CardAccess, Cards, Events, Meter, ProcessTime, Reporter, Window};
+use super::cards::{CardAccess, CardProcesses, Cards, Events, Meter, ProcessTime, Reporter, Window};
 use super::machine::BackendEvents;
 use crate::clock;
-use crate::config::VISIBLE_CARDS;
+use crate::config::{BUS_ORDER, CARD_ORDER, VISIBLE_CARDS};
 use crate::disk::{Disk, Mode};
 use crate::hardware::simulated_cards::{PARTITION, cards_dir, footprint, partition_dir};
 use crate::hardware::{npus, vendors};
@@ -51,6 +51,10 @@ struct SimulatedMeter {
     /// Number of the window that was reported last.
     window: u64,
 }
+
+/// The driver's account of the processes on one simulated card.
+#[derive(Debug)]
+struct SimulatedProcesses(SimulatedCard);
 
 /// A simulated card that is followed.
 #[derive(Debug)]
@@ -97,17 +101,33 @@ impl Cards for SimulatedCards {
 
     fn reach(&self, grant: &Grant, visible: &CardUuid, cards: &Inventory) -> io::Result<CardAccess> {
         if cards.card(&grant.card).is_none_or(|card| card.vendor != vendors::cuda()) {
-            return Ok(CardAccess { libraries: None, environment: Vec::new(), footprint: None, meter: None });
+            return Ok(CardAccess {
+                libraries: None,
+                environment: Vec::new(),
+                footprint: None,
+                meter: None,
+                processes: None,
+            });
         }
         let libraries = aliquot_libraries::install_simulated(&self.libraries)?.canonicalize()?;
         let dir = directory_for(&self.state, &grant.card, &grant.part, visible, cards)?;
         let device = aliquot_sim_device::open(&dir).map_err(io::Error::other)?;
-        let card = device.cards().iter().find(|card| card.facts().uuid == visible.as_str()).cloned();
+        let mut cards = device.cards().iter();
+        let card = cards.find(|card| card.facts().uuid == visible.as_str()).cloned();
+        // As on hardware: programs choose an instance by its UUID, a card by its number.
+        let shown: OsString = match (&grant.part, &card) {
+            (Part::Card | Part::Slot { .. }, Some(card)) => card.index().to_string().into(),
+            _ => visible.as_str().into(),
+        };
+        let processes = card.clone().map(|card| Box::new(SimulatedProcesses(card)) as Box<dyn CardProcesses>);
         let meter = card.map(|card| Box::new(SimulatedMeter { card, window: 0 }) as Box<dyn Meter>);
-        let environment: Vec<(&'static str, OsString)> =
-            vec![(VISIBLE_CARDS, visible.as_str().into()), (DIR_ENV, dir.canonicalize()?.into())];
+        let environment = vec![
+            (VISIBLE_CARDS, shown),
+            (CARD_ORDER, BUS_ORDER.into()),
+            (DIR_ENV, dir.canonicalize()?.into()),
+        ];
         let footprint = Some(footprint(device.node()));
-        Ok(CardAccess { libraries: Some(libraries), environment, footprint, meter })
+        Ok(CardAccess { libraries: Some(libraries), environment, footprint, meter, processes })
     }
 
     fn follow(&self, grant: &Grant, visible: &CardUuid) -> Result<Box<dyn Events>, String> {
@@ -212,6 +232,13 @@ impl Events for FollowedCard {
 }
 
 // === impl SimulatedMeter ===
+
+impl CardProcesses for SimulatedProcesses {
+    fn processes(&self) -> Vec<(u32, Option<Bytes>)> {
+        let held = |process: aliquot_sim_device::Process| (process.pid, Some(Bytes(process.held_bytes)));
+        self.0.processes().into_iter().map(held).collect()
+    }
+}
 
 impl Meter for SimulatedMeter {
     fn window(&mut self, now: Nanos) -> Option<Window> {

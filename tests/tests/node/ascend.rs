@@ -168,7 +168,7 @@ fn vendors_of_a_machine_stand_side_by_side() {
     let models = ["nvidia-h100-80gb-sxm", "huawei-310p-24gb", "huawei-310p-24gb"];
     assert_eq!(cards, [0, 1, 2].into_iter().zip(models.map(str::to_owned)).collect::<Vec<_>>());
     for (ask, variable, seen) in [
-        (&["--memory", "1Gi"][..], "CUDA_VISIBLE_DEVICES", "GPU-a11c0de0-51a0-4c4d-8000-000000000000\n"),
+        (&["--memory", "1Gi"][..], "CUDA_VISIBLE_DEVICES", "0\n"),
         (&["--card", "1", "--template", "vir02"], "ASCEND_VISIBLE_DEVICES", "100\n"),
         (&["--card", "2", "--template", "vir01"], "ASCEND_VISIBLE_DEVICES", "116\n"),
     ] {

@@ -52,7 +52,12 @@ fn run(machine: &Machine, ask: &[&str]) -> Output {
 #[track_caller]
 fn ran_on(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    match String::from_utf8_lossy(&output.stdout).trim_end() {
+        "0" => FIRST.to_owned(),
+        "1" => SECOND.to_owned(),
+        // By its UUID while another card cannot be read.
+        uuid => uuid.to_owned(),
+    }
 }
 
 /// Exit code of `aliquot health`, and what is held: card and part.

@@ -61,18 +61,14 @@ fn cards_are_found_with_what_their_driver_says_of_them() {
 #[test]
 fn a_command_gets_its_part_of_a_card_and_no_more() {
     let machine = Machine::of(CARDS);
-    let script =
-        r#"echo "$CUDA_VISIBLE_DEVICES|${LD_PRELOAD##*/}|$LD_LIBRARY_PATH"; ls $ALIQUOT_GRANTS/*; exit 7"#;
+    let script = r#"echo "$CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER|${LD_PRELOAD##*/}|$LD_LIBRARY_PATH"; ls $ALIQUOT_GRANTS/*; exit 7"#;
     let output = machine
         .aliquot("run", &["--memory", "8Gi", "--cores", "25", "--card", "1", "--", "sh", "-c", script])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     let libraries = machine.bench.libraries();
-    let expected = format!(
-        "GPU-74740000-0000-0000-0000-000000000001|libaliquot.so|{}\ngrant.json\nlimits\nusage\n",
-        libraries.display()
-    );
+    let expected = format!("1 PCI_BUS_ID|libaliquot.so|{}\ngrant.json\nlimits\nusage\n", libraries.display());
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         expected,

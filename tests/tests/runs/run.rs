@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use aliquot_tests::generate::Random;
-use aliquot_tests::local::{Local, aliquot, copy_program};
+use aliquot_tests::local::{Local, aliquot, copy_program, wait_for};
 use aliquot_tests::seed::seed;
 
 fn code(output: &Output) -> i32 {
@@ -138,7 +138,8 @@ fn a_part_without_room_for_a_context_is_given_with_a_warning() {
 #[test]
 fn the_command_gets_its_words_its_input_and_its_part() {
     let local = Local::new("h100-8");
-    let script = r#"cat; echo "$1|$2"; ls $ALIQUOT_GRANTS/*; echo $CUDA_VISIBLE_DEVICES; ls $ALIQUOT_SIM_DIR | grep node
+    let script = r#"cat; echo "$1|$2"; ls $ALIQUOT_GRANTS/*; echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER
+        ls $ALIQUOT_SIM_DIR | grep node
         echo "preload ${LD_PRELOAD##*/}"; ls ${LD_LIBRARY_PATH%%:*}"#;
     let mut command =
         local.run(&["--memory", "8Gi", "--cores", "25", "--card", "3", "sh", "-c", script, "sh"]);
@@ -148,10 +149,8 @@ fn the_command_gets_its_words_its_input_and_its_part() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let node = local.open();
-    let card = node.inventory().unwrap().cards[3].uuid.to_string();
-    let expected = format!(
-        "input\n-x|a b\ngrant.json\nlimits\nusage\n{card}\nnode.toml\npreload libaliquot.so\nlibcuda.so.1\nlibnvidia-ml.so.1\n"
-    );
+    assert_eq!(node.inventory().unwrap().cards[3].index, 3);
+    let expected = "input\n-x|a b\ngrant.json\nlimits\nusage\n3 PCI_BUS_ID\nnode.toml\npreload libaliquot.so\nlibcuda.so.1\nlibnvidia-ml.so.1\n";
     assert_eq!(said, expected, "{output:?}");
 }
 
@@ -167,19 +166,17 @@ fn a_run_gets_no_card_that_its_caller_does_not_see() {
         local.run(&[arguments, &show[..]].concat()).env("CUDA_VISIBLE_DEVICES", visible).output().unwrap()
     };
     let (beginning, both) = (&second[..8], format!("{second}, {first}"));
-    for (visible, expected) in
-        [("1", &second), ("0", &first), (beginning, &second), ("1,GPU-nope,0", &second)]
-    {
+    for (visible, expected) in [("1", "1"), ("0", "0"), (beginning, "1"), ("1,GPU-nope,0", "1")] {
         let output = seen(visible, &["--memory", "1Gi"]);
-        assert_eq!(String::from_utf8_lossy(&output.stdout), *expected, "{visible}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{visible}: {output:?}");
     }
     // The second one is full, and the caller sees the other as well, or does not.
     let holds = "echo $$; echo ready; exec sleep 600";
     let (mut holder, told) = start(&local, &["--card", "1", "--memory", "10Gi"], holds);
-    assert_eq!(seen(&both, &["--memory", "10Gi"]).stdout, first.as_bytes());
+    assert_eq!(seen(&both, &["--memory", "10Gi"]).stdout, b"0");
     assert_eq!(seen("1", &["--memory", "10Gi"]).status.code(), Some(125));
     // A run that names its card keeps that choice.
-    assert_eq!(seen("1", &["--memory", "10Gi", "--card", "0"]).stdout, first.as_bytes());
+    assert_eq!(seen("1", &["--memory", "10Gi", "--card", "0"]).stdout, b"0");
     for (visible, words) in [
         ("", "shows no card; there are 0 (GPU-"),
         ("-1,0", "shows no card"),
@@ -197,7 +194,7 @@ fn a_run_gets_no_card_that_its_caller_does_not_see() {
     let mut outer = local.run(&["--card", "1", "--memory", "1Gi", "--"]);
     outer.args(["sh", "-c", "unset LD_PRELOAD LD_LIBRARY_PATH; exec \"$@\"", "sh"]);
     let output = outer.arg(inner.get_program()).args(inner.get_args()).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), second, "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1", "{output:?}");
     kill("-KILL", told.first().unwrap().parse().unwrap());
     holder.wait().unwrap();
     assert_eq!((local.claims(), local.records()), (0, 0));
@@ -465,25 +462,114 @@ fn is_root() -> bool {
     id.stdout == b"0\n"
 }
 
+/// How often the thread of a supervisor that watches limits has gone to sleep; `None`: there is none.
+fn looks_at_limits(pid: u32) -> Option<u64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let thread = tasks
+        .map(|task| task.path())
+        .find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "limits\n"))?;
+    let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|count| count.trim().parse().ok())
+}
+
+/// A launcher that sets `LD_PRELOAD` for a library of its own takes the shim from its program.
+#[test]
+fn process_without_the_shim_is_reported_by_its_run() {
+    let local = Local::new("h200");
+    let tenant = "\"$0\" demo-tenant fill 9216 <&3";
+    let cleared = "env -i LD_LIBRARY_PATH=\"$LD_LIBRARY_PATH\" ALIQUOT_SIM_DIR=\"$ALIQUOT_SIM_DIR\"";
+    let limit = ["--memory", "8Gi"];
+    for (script, limit, reported) in [
+        (format!("export LD_PRELOAD=/nowhere/liballocator.so; exec {tenant}"), &limit[..], true),
+        (format!("{cleared} {tenant} & wait"), &limit, true),
+        (format!("exec {tenant}"), &limit, false),
+        (format!("unset LD_PRELOAD; exec {tenant}"), &[], false),
+    ] {
+        let file = local.dir().join("told");
+        let mut run = local.run(limit);
+        let run = run.args(["--", "sh", "-c", &format!("exec 3<&0; {script}")]).arg(aliquot());
+        run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(fs::File::create(&file).unwrap());
+        let mut child = run.spawn().unwrap();
+        let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        let told = || fs::read_to_string(&file).unwrap();
+        let expected = "uses the card without the shim: found ";
+        if reported {
+            wait_for(&format!("a warning: {script}"), || told().contains(expected));
+        } else if !limit.is_empty() {
+            wait_for("three looks", || looks_at_limits(child.id()).is_some_and(|looks| looks > 3));
+        } else {
+            assert_eq!(looks_at_limits(child.id()), None);
+        }
+        drop(child.stdin.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{line}: {}", told());
+        assert_eq!(told().matches(expected).count(), usize::from(reported), "{script}: {}", told());
+        assert_eq!(local.claims(), 0);
+    }
+}
+
+/// Exit code and output of a run on a terminal that the Python program makes; `None`: there is no Python.
+fn on_terminal(scene: &[&str], run: &Command) -> Option<Output> {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("stood aside: no python3 to make a terminal with");
+        return None;
+    }
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/terminal.py");
+    let mut python = Command::new("python3");
+    python.arg(program).args(scene).arg(run.get_program()).args(run.get_args());
+    Some(python.output().unwrap())
+}
+
 #[test]
 fn command_owns_the_terminal_and_stops_and_continues_as_one_job() {
     let local = Local::new("t4-2");
-    if Command::new("python3").arg("--version").output().is_err() {
-        println!("stood aside: no python3 to make a terminal with");
-        return;
-    }
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/terminal.py");
-    let command = local.run(&[
-        "--memory",
-        "1Gi",
-        "--",
-        "sh",
-        "-c",
-        "test -t 0 && echo ready; while read line; do echo \"got $line\"; done; exit 4",
-    ]);
-    let mut python = Command::new("python3");
-    python.arg(program).arg(command.get_program()).args(command.get_args());
-    let output = python.output().unwrap();
+    let script = "test -t 0 && echo ready; while read line; do echo \"got $line\"; done; exit 4";
+    let command = local.run(&["--memory", "1Gi", "--", "sh", "-c", script]);
+    let Some(output) = on_terminal(&[], &command) else { return };
     assert_eq!(code(&output), 0, "{}{}", String::from_utf8_lossy(&output.stdout), err(&output));
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+/// The kernel sends the hang-up to the leader of the session alone, and that is the supervisor.
+#[test]
+fn closed_terminal_ends_the_run_and_releases_its_part() {
+    let local = Local::new("t4-2");
+    for (script, ended) in [
+        ("echo ready; exec sleep 600", "ended 129\n"),
+        ("trap 'exit 7' HUP; echo ready; while :; do sleep 0.01; done", "ended 7\n"),
+        ("trap 'exit 8' HUP; echo ready; kill -STOP $$; while :; do sleep 0.01; done", "ended 8\n"),
+    ] {
+        let command = local.run(&["--memory", "1Gi", "--", "sh", "-c", script]);
+        let Some(output) = on_terminal(&["hang-up"], &command) else { return };
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((said.as_ref(), code(&output)), (ended, 0), "{script}: {output:?}");
+        assert_eq!((local.claims(), local.records()), (0, 0), "{script}");
+    }
+}
+
+/// As `timeout` does: it leads a process group of its own, which a terminal does not signal.
+#[test]
+fn interrupt_reaches_a_command_in_its_own_group() {
+    let local = Local::new("t4-2");
+    let command = ["timeout", "600", "sh", "-c", "echo ready; exec sleep 600"];
+    let command = local.run(&[&["--memory", "1Gi", "--"][..], &command].concat());
+    let Some(output) = on_terminal(&["group"], &command) else { return };
+    assert_eq!(code(&output), 0, "{}{}", String::from_utf8_lossy(&output.stdout), err(&output));
+    assert_eq!((local.claims(), local.records()), (0, 0));
+}
+
+/// A timer that a process sets before it becomes `aliquot run` is the supervisor's alone. The command alone minds it.
+#[test]
+fn timer_set_before_the_run_reaches_the_command() {
+    let local = Local::new("t4-2");
+    let minds =
+        "import os, signal, time; signal.signal(signal.SIGALRM, lambda *_: os._exit(9)); time.sleep(600)";
+    let run = local.run(&["--memory", "1Gi", "--", "python3", "-c", minds]);
+    let starter = "import os, signal, sys; signal.signal(signal.SIGALRM, signal.SIG_IGN); \
+                   signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1); os.execv(sys.argv[1], sys.argv[1:])";
+    let mut python = Command::new("python3");
+    let output = python.args(["-c", starter]).arg(run.get_program()).args(run.get_args()).output();
+    let Ok(output) = output else { return println!("stood aside: no python3 to set a timer with") };
+    assert_eq!(code(&output), 9, "{output:?}");
     assert_eq!((local.claims(), local.records()), (0, 0));
 }

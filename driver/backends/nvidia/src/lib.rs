@@ -51,7 +51,7 @@ pub use probe::ON_HOST;
 pub use watch::Watch;
 
 use access::NodeFiles;
-use ffi::{CreateFailure, Facts, Library};
+use ffi::{CreateFailure, Facts, Library, MigMode};
 use known::KnownCards;
 use partition::OneCard;
 use probe::{Discovery, Unread};
@@ -60,6 +60,8 @@ use session::{ContainerFiles, DriverSource, Session};
 /// The card or instance that programs use, and the one that container runtimes give to a container.
 const PROGRAMS: &str = "CUDA_VISIBLE_DEVICES";
 const RUNTIMES: &str = "NVIDIA_VISIBLE_DEVICES";
+/// How programs number cards, and the order in which NVML numbers them. CUDA's own default puts the fastest card first.
+const ORDER: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
 
 /// How often and how far apart an instance is asked to go that is in use: 2 s in all.
 const BUSY_TRIES: u32 = 20;
@@ -222,6 +224,15 @@ impl NvidiaNode {
             ContainerFiles::Found(files) => Some(files),
             ContainerFiles::Own | ContainerFiles::Missing(_) => None,
         }
+    }
+
+    /// The number by which programs choose a whole card; many read nothing but numbers. `None`: a card cannot be read, or is in MIG
+    /// mode. Programs then may count the cards otherwise than NVML does, and a UUID is safe.
+    fn number_for_programs(&self, card: &CardUuid) -> Option<u32> {
+        let found = self.look().ok().filter(|found| found.unread.is_empty())?;
+        let is_whole = |facts: &Facts| matches!(facts.mig, Ok(MigMode::None | MigMode::Off));
+        let mine = found.facts.iter().find(|facts| facts.uuid == card.as_str())?;
+        found.facts.iter().all(is_whole).then_some(mine.index)
     }
 
     /// Percent of the driver's last sampling period in which the card worked.
@@ -395,11 +406,18 @@ impl DeviceBackend for NvidiaNode {
     }
 
     fn variables(&self, card: &CardUuid, part: &Part) -> Result<Vec<(String, String)>, BackendError> {
-        let visible = match PartitionAt::of(card, part) {
-            None => return Ok(vec![(PROGRAMS.to_owned(), card.to_string())]),
-            Some(at) => self.access(card, &at.part())?.visible_uuid.to_string(),
+        let of = |pairs: &[(&str, String)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
         };
-        Ok([PROGRAMS, RUNTIMES].map(|name| (name.to_owned(), visible.clone())).into())
+        let Some(at) = PartitionAt::of(card, part) else {
+            let (order, by_bus) = ORDER;
+            return Ok(match self.number_for_programs(card) {
+                Some(number) => of(&[(PROGRAMS, number.to_string()), (order, by_bus.to_owned())]),
+                None => of(&[(PROGRAMS, card.to_string())]),
+            });
+        };
+        let visible = self.access(card, &at.part())?.visible_uuid.to_string();
+        Ok(of(&[(PROGRAMS, visible.clone()), (RUNTIMES, visible)]))
     }
 
     fn access(&self, card: &CardUuid, part: &Part) -> Result<DeviceAccess, BackendError> {
