@@ -106,10 +106,16 @@ impl Default for ServerVersionArg {
     }
 }
 
+/// The newest minor version whose scheduler and API server the decisions are compared with.
+const NEWEST_MINOR: u32 = 37;
+
 fn server_version(text: &str) -> Result<ServerVersionArg, String> {
     let expected = "expected a version such as 1.36 or 1.36.2";
     let mut parts = text.trim_start_matches('v').split('.').map(str::parse::<u32>);
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(Ok(1)), Some(Ok(minor)), ..) if minor > NEWEST_MINOR => Err(format!(
+            "expected at most 1.{NEWEST_MINOR}, the newest version that decisions are compared with; use that"
+        )),
         (Some(Ok(1)), Some(Ok(minor)), None, None) => {
             Ok(ServerVersionArg(ServerVersion::with_default_gates(minor, u32::MAX)))
         }
