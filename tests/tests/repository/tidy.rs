@@ -18,7 +18,16 @@ const ONLY: &[(&str, &[&str])] = &[
     ("aliquot_backend_nvidia", &["driver/src/hardware/vendors.rs", "driver/backends/nvidia/", "tests/"]),
     ("aliquot_backend_ascend", &["driver/src/hardware/vendors.rs", "driver/backends/ascend/", "tests/"]),
     ("regex::", &["core/cel/src/"]),
-    ("toml::", &["core/src/catalogue/text.rs", "core/src/offer/text", "driver/backends/sim/", "tests/"]),
+    (
+        "toml::",
+        &[
+            "core/src/catalogue/text.rs",
+            "core/src/offer/text",
+            "driver/backends/sim/",
+            "driver/src/doctor/runtime/settings.rs",
+            "tests/",
+        ],
+    ),
     ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
     ("crc32c", &["driver/src/checkpoint", "tests/"]),
     ("clap", &["driver/src/cli", "driver/src/bin/", "tests/cluster/src/main.rs"]),
