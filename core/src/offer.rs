@@ -43,7 +43,7 @@ pub use device::{CAPACITY_CORES, CAPACITY_MEMORY, TAINT_LAYOUT, TAINT_OCCUPIED, 
 pub use names::{PoolKind, pool_name};
 pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
 pub use problem::OfferProblem;
-pub use server::{ServerVersion, Support};
+pub use server::{CounterNodes, CounterStance, ServerVersion, Support};
 
 use crate::card::{Card, Health, Inventory, NotedFault, Supply, Unwell};
 use crate::dra::{CounterSet, DeviceId, ResourceSlice, Sharing};
@@ -51,7 +51,7 @@ use crate::id::{CardUuid, NodeName};
 use crate::partition::{CounterVector, Part};
 use crate::units::{Bytes, Cores};
 
-use choose::{LayoutChoice, ResolvedLayout};
+use choose::{AutoCounters, LayoutChoice, ResolvedLayout};
 use counters::CardCounters;
 use device::{CardContext, Maker, PartDevice};
 use slices::{PoolDraft, Rank};
@@ -71,6 +71,11 @@ pub struct Offers {
     pub cards: Vec<CardOutcome>,
     /// What is wrong with the policy as a whole, and with the inventory.
     pub problems: Vec<OfferProblem>,
+    /// What the devices of idle cards stand for in the other layout that `auto` has for them: the scheduler may have
+    /// allocated one just before the layout changed.
+    pub other_parts: BTreeMap<DeviceId, OfferedPart>,
+    /// Whether the node counts among those with counters; `None`: it has no card for them.
+    pub counter_stance: Option<CounterStance>,
 }
 
 /// What one device stands for.
@@ -140,6 +145,8 @@ pub fn offers(
         parts: BTreeMap::new(),
         cards: Vec::new(),
         problems: policy_problems(policy, inventory),
+        other_parts: BTreeMap::new(),
+        counter_stance: None,
     };
     let tables = Tables::of(inventory);
     let mut pools = Pools::default();
@@ -150,7 +157,13 @@ pub fn offers(
         let around = Surroundings { node, card, tables: &tables, server, evict: &policy.evict };
         let made = choice.chosen.as_ref().map(|chosen| make(chosen, &around));
         let held = usage.devices.get(&card.uuid).map_or(&[] as &[HeldDevice], Vec::as_slice);
-        let (choice, made) = keep_busy(choice, made, asked, held, &around);
+        let other = other_of_auto(layout, &around);
+        if let Some(other) = other.as_ref().filter(|_| held.is_empty()) {
+            offers.other_parts.extend(other.1.parts(node));
+        }
+        offers.counter_stance =
+            offers.counter_stance.max(counter_stance(layout, made.as_ref(), card, server));
+        let (choice, made) = keep_busy(choice, made, other, asked, held, &around);
         offers.cards.push(publish(node, card, asked, choice, made, &mut pools));
     }
     offers.cards.sort_by_key(|outcome| outcome.index);
@@ -175,10 +188,43 @@ struct Surroundings<'a> {
     evict: &'a BTreeSet<NotedFault>,
 }
 
-/// Leaves a card that is held in the layout that it has, where the wanted one lacks what is held.
+/// What `auto` has for a card when it decides the other way about counters.
+fn other_of_auto(layout: &Layout, around: &Surroundings<'_>) -> Option<(LayoutChoice, CardDevices)> {
+    let Surroundings { card, tables, server, .. } = *around;
+    let Layout::Auto(terms) = layout else { return None };
+    let other = match choose::counters_of(card, server) {
+        AutoCounters::Used(_) if server.counters_are_cheap() => return None,
+        AutoCounters::Used(_) => choose::choose(card, layout, tables, server.among(CounterNodes::Unknown)),
+        AutoCounters::Withheld(_) => choose::choose(card, &Layout::Dynamic(terms.clone()), tables, server),
+        AutoCounters::Impossible => return None,
+    };
+    let made = make(other.chosen.as_ref()?, around);
+    Some((other, made))
+}
+
+/// Whether a card makes its node one of those with counters.
+fn counter_stance(
+    layout: &Layout,
+    made: Option<&CardDevices>,
+    card: &Card,
+    server: ServerVersion,
+) -> Option<CounterStance> {
+    let withheld = matches!(layout, Layout::Auto(_))
+        && matches!(choose::counters_of(card, server), AutoCounters::Withheld(_));
+    let published = made.is_some_and(|made| made.pool == PoolKind::Dynamic);
+    match (withheld, published) {
+        (true, _) => Some(CounterStance::Withheld),
+        (false, true) => Some(CounterStance::Published),
+        (false, false) => None,
+    }
+}
+
+/// Leaves a card that is held in the layout that it has, where the wanted one lacks what is held. The number of nodes,
+/// which no admin of this node decides, closes no card: it stays as `auto` had it until it is idle.
 fn keep_busy(
     mut choice: LayoutChoice,
     made: Option<CardDevices>,
+    other: Option<(LayoutChoice, CardDevices)>,
     asked: PolicyLayout,
     held: &[HeldDevice],
     around: &Surroundings<'_>,
@@ -187,6 +233,10 @@ fn keep_busy(
     let closable = server.taints.is_kept() || (card.health == Health::Healthy && card.unwell.is_empty());
     if !closable || held.is_empty() || made.as_ref().is_some_and(|made| busy::has_all(made, held, node)) {
         return (choice, made);
+    }
+    if let Some((other, made)) = other.filter(|(_, made)| busy::has_all(made, held, node)) {
+        let other = with_health(other, card, server);
+        return (LayoutChoice { reason: LayoutReason::Busy, ..other }, Some(made));
     }
     let now = busy::layout_of(held, card, tables, node);
     let kept = now.map(|now| make(&now, around));
@@ -314,6 +364,18 @@ struct CardDevices {
     groups: Vec<(Rank, Vec<PartDevice>)>,
     set: Option<CounterSet>,
     problems: Vec<OfferProblem>,
+}
+
+impl CardDevices {
+    /// What each device stands for, by its name on this node.
+    fn parts(&self, node: &NodeName) -> impl Iterator<Item = (DeviceId, OfferedPart)> {
+        let pool = pool_name(node, self.pool);
+        let id = move |built: &PartDevice| {
+            let (driver, pool) = (DRIVER.to_owned(), pool.clone());
+            (DeviceId { driver, pool, device: built.device.name.clone() }, built.offered.clone())
+        };
+        self.groups.iter().flat_map(|(_, group)| group).map(id)
+    }
 }
 
 fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {

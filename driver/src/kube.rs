@@ -17,6 +17,7 @@ pub(crate) mod backoff;
 pub mod claims;
 pub mod client;
 mod convert;
+mod counter_nodes;
 pub mod events;
 mod failure;
 pub mod listing;

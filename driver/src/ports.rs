@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{DeviceId, ResourceClaim, ResourceSlice};
 use aliquot_core::id::ClaimUid;
-use aliquot_core::offer::ServerVersion;
+use aliquot_core::offer::{CounterStance, ServerVersion};
 
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -57,12 +57,14 @@ pub trait ClaimReader: Send + Sync {
 pub struct DesiredSlices {
     /// All slices; the publisher sets generation and slice count.
     pub slices: Vec<ResourceSlice>,
+    /// Whether the node is one of those with counters.
+    pub counter_stance: Option<CounterStance>,
 }
 
 /// What the publisher observed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Publication {
-    /// The server's version and the fields that it keeps; `None` before its first answer.
+    /// The server's version, the fields that it keeps and the nodes with counters; `None` before its first answers.
     pub server: Option<ServerVersion>,
     /// Whether the server's copy equals the desired slices.
     pub in_sync: bool,

@@ -1,10 +1,12 @@
 //! Which layout a card gets: the policy's, as far as card and server can carry it.
 //!
 //! ```text
-//!  auto ─┬ templates, counters cheap (1.37) ─▶ dynamic      dynamic ─ no templates, or counters lost ─▶ shared
-//!        ├ instances on the card already    ─▶ split        shared  ─ nothing enforces, or shares lost ─▶ whole
-//!        ├ shim can hold limits             ─▶ shared       split, slots ─ impossible ─▶ not offered, and says so
-//!        └ else                             ─▶ whole
+//!  auto ─┬ templates, counters affordable ─▶ dynamic      dynamic ─ no templates, or counters lost ─▶ shared
+//!        ├ instances on the card already  ─▶ split        shared  ─ nothing enforces, or shares lost ─▶ whole
+//!        ├ shim can hold limits           ─▶ shared       split, slots ─ impossible ─▶ not offered, and says so
+//!        └ else                           ─▶ whole
+//!
+//!  affordable: from 1.37 on; from 1.36.2 on while few nodes of the cluster have counters
 //! ```
 //!
 //! A layout that *hands out less* than was asked for is a fallback; one that would hand out something else than the
@@ -16,7 +18,7 @@ use super::counters;
 use super::order::{self, TemplatePlacement};
 use super::policy::{Layout, LayoutKind, ShareTerms, Slot, SplitPiece, SplitPlace, SplitRecipe};
 use super::problem::OfferProblem;
-use super::server::ServerVersion;
+use super::server::{CounterNodes, ServerVersion};
 use super::tables::Tables;
 use crate::card::{Card, Partitioning, Supply};
 use crate::partition::{CounterVector, Part, PartitionTable, ShareSupport};
@@ -42,6 +44,12 @@ pub enum LayoutReason {
     Policy,
     /// `auto`: it has templates and this server's scheduler counts cheaply.
     CountersAreCheap,
+    /// `auto`: it has templates, and so many nodes have counters, which the scheduler affords.
+    FewCounterNodes(u32),
+    /// `auto`: it has templates, and so many nodes have counters, which the scheduler does not afford.
+    ManyCounterNodes(u32),
+    /// `auto`: it has templates, and the nodes with counters cannot be counted.
+    UncountedNodes,
     /// `auto`: it carries instances already.
     CarriesInstances,
     /// `auto`: limits of shares can be held on it.
@@ -97,17 +105,42 @@ pub(super) fn choose(
 }
 
 fn resolve_auto(card: &Card, terms: &ShareTerms, server: ServerVersion) -> (Layout, LayoutReason) {
-    let counted = server.counters.is_kept() && server.counters_are_cheap();
     let instances = card.found.iter().any(|part| matches!(part, Part::Partition { .. }))
         || matches!(&card.partitioning, Partitioning::Modes { current: Some(_), .. });
-    if counted && matches!(&card.partitioning, Partitioning::Templates(t) if !t.templates.is_empty()) {
-        (Layout::Dynamic(terms.clone()), LayoutReason::CountersAreCheap)
-    } else if instances {
+    let withheld = match counters_of(card, server) {
+        AutoCounters::Used(reason) => return (Layout::Dynamic(terms.clone()), reason),
+        AutoCounters::Withheld(reason) => Some(reason),
+        AutoCounters::Impossible => None,
+    };
+    if instances {
         (Layout::Split { recipe: None, terms: terms.clone() }, LayoutReason::CarriesInstances)
     } else if card.shareable == ShareSupport::Enforceable && server.shares.is_kept() {
-        (Layout::Shared(terms.clone()), LayoutReason::SharesCanBeHeld)
+        (Layout::Shared(terms.clone()), withheld.unwrap_or(LayoutReason::SharesCanBeHeld))
     } else {
-        (Layout::Whole, LayoutReason::NothingElse)
+        (Layout::Whole, withheld.unwrap_or(LayoutReason::NothingElse))
+    }
+}
+
+/// What `auto` makes of counters on a card.
+pub(super) enum AutoCounters {
+    /// It uses them.
+    Used(LayoutReason),
+    /// It does without, by the number of nodes.
+    Withheld(LayoutReason),
+    /// The card has no templates, or the server keeps no counters, or its scheduler forgets them.
+    Impossible,
+}
+
+pub(super) fn counters_of(card: &Card, server: ServerVersion) -> AutoCounters {
+    let templates = matches!(&card.partitioning, Partitioning::Templates(t) if !t.templates.is_empty());
+    if !templates || !server.counters.is_kept() || server.forgets_counters() {
+        return AutoCounters::Impossible;
+    }
+    match server.counter_nodes {
+        _ if server.counters_are_cheap() => AutoCounters::Used(LayoutReason::CountersAreCheap),
+        CounterNodes::Few(count) => AutoCounters::Used(LayoutReason::FewCounterNodes(count)),
+        CounterNodes::Many(count) => AutoCounters::Withheld(LayoutReason::ManyCounterNodes(count)),
+        CounterNodes::Unknown => AutoCounters::Withheld(LayoutReason::UncountedNodes),
     }
 }
 
@@ -377,9 +410,29 @@ impl ResolvedLayout {
 impl fmt::Display for LayoutReason {
     /// For people, as the end of "layout dynamic: …".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+        let most = CounterNodes::FEW_MAX;
+        f.write_str(match self {
             Self::Policy => "the policy says so",
             Self::CountersAreCheap => "auto: it has templates, and this server counts cheaply",
+            Self::FewCounterNodes(count) => {
+                return write!(
+                    f,
+                    "auto: it has templates, and {} counters (before Kubernetes 1.37 at most {most} may)",
+                    nodes_have(*count)
+                );
+            }
+            Self::ManyCounterNodes(count) => {
+                return write!(
+                    f,
+                    "auto: {} counters, and before Kubernetes 1.37 more than {most} slow the scheduler down; policy \
+                     `dynamic` cuts it all the same",
+                    nodes_have(*count)
+                );
+            }
+            Self::UncountedNodes => {
+                "auto: the nodes with counters cannot be counted, and before Kubernetes 1.37 many slow the scheduler \
+                 down; policy `dynamic` cuts it all the same"
+            }
             Self::CarriesInstances => "auto: it carries instances already",
             Self::SharesCanBeHeld => "auto: limits of shares can be held on it",
             Self::NothingElse => "auto: it can be neither shared nor cut here",
@@ -388,4 +441,9 @@ impl fmt::Display for LayoutReason {
             Self::Withheld => "not offered: what the policy says is not possible here",
         })
     }
+}
+
+/// `1 node has`, `12 nodes have`.
+fn nodes_have(count: u32) -> String {
+    if count == 1 { "1 node has".to_owned() } else { format!("{count} nodes have") }
 }

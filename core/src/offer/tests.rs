@@ -73,7 +73,8 @@ fn card_limited_to_new_parts_is_offered_in_parts_or_not_at_all() {
     );
     assert!(!tainted(place("1g.10gb", "1")) && !tainted(place("3g.40gb", "4")));
     inventory.cards[0].found.clear();
-    for (policy, server) in [("whole", V137), ("shared", V137), ("auto", V136)] {
+    let many = V136.among(CounterNodes::Many(21));
+    for (policy, server) in [("whole", V137), ("shared", V137), ("auto", many)] {
         let none = offered(&inventory, &format!("[default]\nlayout = \"{policy}\"\n"), server);
         assert_eq!((none.parts.len(), none.cards[0].layout), (0, None), "{policy}");
         assert!(
@@ -91,11 +92,16 @@ fn auto_is_what_serves_best_on_each_server() {
     let npu = cards("huawei-310p-24gb", 1);
     for (inventory, server, layout, count) in [
         (&h100, V137, LayoutKind::Dynamic, 26),
-        (&h100, V136, LayoutKind::Shared, 1),
+        (&h100, V136, LayoutKind::Dynamic, 26),
+        (&h100, V136.among(CounterNodes::Many(21)), LayoutKind::Shared, 1),
+        (&h100, ServerVersion::with_default_gates(36, 1), LayoutKind::Shared, 1),
+        (&h100, V136.among(CounterNodes::Unknown), LayoutKind::Shared, 1),
+        (&h100, V137.among(CounterNodes::Many(500)), LayoutKind::Dynamic, 26),
         (&h100, V135, LayoutKind::Whole, 1),
         (&t4, V137, LayoutKind::Shared, 1),
         (&t4, V135, LayoutKind::Whole, 1),
-        (&npu, V136, LayoutKind::Whole, 1),
+        (&npu, V136, LayoutKind::Dynamic, 33),
+        (&npu, V136.among(CounterNodes::Many(21)), LayoutKind::Whole, 1),
         (&npu, V137, LayoutKind::Dynamic, 33),
     ] {
         let offers = offered(inventory, "", server);
@@ -365,7 +371,7 @@ fn existing_instances_are_offered_and_never_overlaid() {
         placement: crate::partition::PlacementName("4".to_owned()),
     };
     inventory.cards[0].found = vec![found.clone()];
-    let offers = offered(&inventory, "", V136);
+    let offers = offered(&inventory, "", V136.among(CounterNodes::Many(21)));
     assert_eq!(offers.cards[0].reason, LayoutReason::CarriesInstances);
     assert_eq!(
         offers.parts.values().map(|part| part.part.clone()).collect::<Vec<_>>(),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use aliquot_core::card::Card;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::id::CardUuid;
-use aliquot_core::offer::{CardOutcome, OfferProblem};
+use aliquot_core::offer::{CardOutcome, CounterNodes, LayoutReason, OfferProblem};
 use aliquot_core::partition::Part;
 use tokio::sync::watch;
 
@@ -29,6 +29,7 @@ enum ConditionKind {
     Unhealthy,
     Gone,
     LayoutWaits,
+    CountersWithheld,
     NotPublished,
 }
 
@@ -93,6 +94,7 @@ fn conditions(
         now.insert((ConditionKind::Gone, format!("card {card}"), "it does not answer any more".to_owned()));
     }
     now.extend(view.offers.cards.iter().flat_map(layout_waits));
+    now.extend(view.offers.cards.iter().filter_map(counters_withheld));
     if let Some(error) = publication.error.as_ref().filter(|error| error.disposition != Disposition::Retry) {
         now.insert((ConditionKind::NotPublished, "slices of this node".to_owned(), error.message.clone()));
     }
@@ -112,6 +114,17 @@ fn layout_waits(outcome: &CardOutcome) -> impl Iterator<Item = CardCondition> {
     outcome.problems.iter().filter(waits).map(condition).collect::<Vec<_>>().into_iter()
 }
 
+/// One condition for all cards, in words that do not change with every count.
+fn counters_withheld(outcome: &CardOutcome) -> Option<CardCondition> {
+    let withheld = matches!(outcome.reason, LayoutReason::ManyCounterNodes(_));
+    let why = format!(
+        "more than {} nodes have counters, which slow the scheduler down before Kubernetes 1.37; idle cards are not cut \
+         on demand",
+        CounterNodes::FEW_MAX
+    );
+    withheld.then(|| (ConditionKind::CountersWithheld, "layout auto".to_owned(), why))
+}
+
 // === impl ConditionKind ===
 
 impl ConditionKind {
@@ -120,6 +133,7 @@ impl ConditionKind {
             Self::Unhealthy => "CardUnhealthy",
             Self::Gone => "CardGone",
             Self::LayoutWaits => "LayoutWaits",
+            Self::CountersWithheld => "CountersWithheld",
             Self::NotPublished => "SlicesNotPublished",
         }
     }
@@ -129,6 +143,7 @@ impl ConditionKind {
             Self::Unhealthy => "CardRecovered",
             Self::Gone => "CardReturned",
             Self::LayoutWaits => "LayoutChanged",
+            Self::CountersWithheld => "CountersPublished",
             Self::NotPublished => "SlicesPublished",
         }
     }
@@ -140,6 +155,7 @@ impl ConditionKind {
             }
             Self::Gone => "see what the kernel's log says of it; claims on it keep their devices",
             Self::LayoutWaits => "drain its Pods to change it now",
+            Self::CountersWithheld => "a policy with layout dynamic cuts them all the same",
             Self::NotPublished => "the agent's log has the details",
         }
     }

@@ -18,7 +18,7 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{DeviceId, Sharing};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{ClaimUid, ShareName};
-use aliquot_core::offer::DRIVER;
+use aliquot_core::offer::{CardOutcome, DRIVER, LayoutKind};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use serde_json::json;
@@ -333,7 +333,10 @@ impl ReportTask {
         };
         let grants = held.map_or(&[][..], |held| &held.grants);
         let enforced: Vec<_> = grants.iter().map(enforcement).collect();
-        let of_grants = grants.iter().zip(&enforced).map(|(grant, (_, state))| held_status(grant, state));
+        let view = self.views.borrow().clone();
+        let outcome = |grant: &Grant| view.as_ref().and_then(|view| view.offers.outcome(&grant.card));
+        let of_grants =
+            grants.iter().zip(&enforced).map(|(grant, (_, state))| held_status(grant, state, outcome(grant)));
         let monitored = self.monitored.get(claim).into_iter().flatten().map(monitored_status);
         (of_grants.chain(monitored).collect(), enforced)
     }
@@ -397,7 +400,7 @@ fn prepare_reason(error: &AgentError) -> &'static str {
 }
 
 /// The status of a device that a claim holds.
-fn held_status(grant: &Grant, enforcement: &EnforcementState) -> DeviceStatus {
+fn held_status(grant: &Grant, enforcement: &EnforcementState, card: Option<&CardOutcome>) -> DeviceStatus {
     let share = (grant.sharing == Sharing::Shareable).then(|| grant.share.to_string());
     let part = grant.part.to_string();
     let (status, reason, message) = enforcement.condition();
@@ -412,6 +415,8 @@ fn held_status(grant: &Grant, enforcement: &EnforcementState) -> DeviceStatus {
             "part": part,
             "memoryBytes": grant.memory.0,
             "coresPercent": grant.cores.percent(),
+            "layout": card.and_then(|card| card.layout).map(LayoutKind::as_str),
+            "layoutReason": card.map(|card| card.reason.to_string()),
         }),
     }
 }

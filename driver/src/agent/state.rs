@@ -165,7 +165,8 @@ async fn govern(inputs: &StateInputs, view: Arc<NodeView>, uses: &watch::Sender<
 
 fn publish(outputs: &StateOutputs, view: &Arc<NodeView>, server: Option<ServerVersion>) {
     if server.is_some() {
-        let slices = Some(DesiredSlices { slices: view.offers.slices.clone() });
+        let (slices, counter_stance) = (view.offers.slices.clone(), view.offers.counter_stance);
+        let slices = Some(DesiredSlices { slices, counter_stance });
         outputs.desired.send_if_modified(|desired| {
             let differs = *desired != slices;
             *desired = slices;

@@ -12,7 +12,8 @@ use aliquot_core::dra::{DeviceClass, Node as ClusterNode, ResourceClaim, Resourc
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::ledger::Ledger;
 use aliquot_core::offer::{
-    Layout, LayoutKind, LayoutPolicy, Offers, ServerVersion, ShareTerms, UsageHint, classes, offers,
+    CounterNodes, Layout, LayoutKind, LayoutPolicy, Offers, ServerVersion, ShareTerms, UsageHint, classes,
+    offers,
 };
 
 use crate::error_text::chain;
@@ -160,12 +161,27 @@ impl Fleet {
         if args.state.is_some() {
             return Ok(Self::open_one(args, Access::Read, terminal)?.1);
         }
-        let mut fleet = Self::empty(args)?;
-        for name in &args.nodes {
-            fleet.add_spec(&node_spec(name, &fleet.catalogue)?)?;
-        }
+        let fleet = Self::empty(args)?;
+        let specs = args.nodes.iter().map(|name| node_spec(name, &fleet.catalogue));
+        let specs = specs.collect::<Result<Vec<_>, _>>()?;
+        let fleet = fleet.of_cluster(&specs)?;
         fleet.warn(terminal)?;
         Ok(fleet)
+    }
+
+    /// Adds all nodes as those of one cluster: their number decides whether layout `auto` uses counters.
+    fn of_cluster(mut self, specs: &[NodeSpec]) -> Result<Self, Failure> {
+        specs.iter().try_for_each(|spec| self.add_spec(spec))?;
+        let counting = self.nodes.iter().filter(|node| node.offers.counter_stance.is_some()).count();
+        let nodes = CounterNodes::judge(u32::try_from(counting).unwrap_or(u32::MAX), None);
+        if counting <= 1 || self.server.counters_are_cheap() {
+            return Ok(self);
+        }
+        self.server = self.server.among(nodes);
+        self.nodes.clear();
+        self.names.clear();
+        specs.iter().try_for_each(|spec| self.add_spec(spec))?;
+        Ok(self)
     }
 
     /// No nodes, with a catalogue and every card on `auto`.

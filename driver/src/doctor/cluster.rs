@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::{AttributeValue, Device, ResourceSlice};
-use aliquot_core::offer::ServerVersion;
+use aliquot_core::offer::{CounterNodes, ServerVersion};
 
 use super::{CardsAt, CheckVerdict, Finding};
 pub use crate::kube::survey::ClusterSight;
@@ -20,7 +20,7 @@ const KUBELET_BEHIND_MAX: u32 = 3;
 /// Every check of the cluster; `Err` says why it cannot be reached.
 #[must_use]
 pub fn judge_cluster(sight: &Result<ClusterSight, String>, node: &str, cards: &CardsAt) -> Vec<Finding> {
-    const CHECKS: [&str; 4] = ["versions", "feature gates", "webhooks", "published slices"];
+    const CHECKS: [&str; 5] = ["versions", "feature gates", "webhooks", "layout auto", "published slices"];
     let sight = match sight {
         Ok(sight) => sight,
         Err(why) => {
@@ -32,7 +32,8 @@ pub fn judge_cluster(sight: &Result<ClusterSight, String>, node: &str, cards: &C
         versions(CHECKS[0], &sight.server, &sight.node, node),
         gates(CHECKS[1], &sight.server),
         webhooks(CHECKS[2], &sight.webhooks),
-        slices(CHECKS[3], &sight.slices, node, cards),
+        auto_layout(CHECKS[3], &sight.server),
+        slices(CHECKS[4], &sight.slices, node, cards),
     ]
 }
 
@@ -141,6 +142,37 @@ fn webhooks(check: &'static str, webhooks: &Result<Vec<Webhook>, String>) -> Fin
             ),
             "no Pod starts: bring the service up, or delete the webhook's configuration",
         ),
+    }
+}
+
+/// Whether layout `auto` publishes MIG instances and vNPUs, and why.
+fn auto_layout(check: &'static str, server: &Result<ServerVersion, String>) -> Finding {
+    let server = match server {
+        Ok(server) => server,
+        Err(why) => return unseen(check, why),
+    };
+    let most = CounterNodes::FEW_MAX;
+    match server.counter_nodes {
+        _ if !server.counters.is_kept() => {
+            Finding::ok(check, "no MIG instance and no vNPU is cut on demand: the server keeps no counters")
+        }
+        _ if server.counters_are_cheap() => {
+            Finding::ok(check, "cards with templates are cut on demand: this server counts cheaply")
+        }
+        CounterNodes::Few(count) => Finding::ok(
+            check,
+            format!(
+                "cards with templates are cut on demand: nodes with counters: {count}, before Kubernetes 1.37 at most {most}"
+            ),
+        ),
+        CounterNodes::Many(count) => Finding::ok(
+            check,
+            format!(
+                "no MIG instance and no vNPU is cut on demand: nodes with counters: {count}, before Kubernetes 1.37 at \
+                 most {most}; a policy with layout dynamic cuts them all the same"
+            ),
+        ),
+        CounterNodes::Unknown => unseen(check, "the nodes with counters cannot be counted"),
     }
 }
 

@@ -15,6 +15,7 @@
 //! - Until the agent says what it wants (`None` in the channel), nothing is written or deleted.
 
 mod copies;
+mod counting;
 mod execute;
 mod plan;
 pub(super) mod probe;
@@ -29,7 +30,7 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{NodeSelection, ResourceSlice};
 use aliquot_core::id::NodeName;
 use aliquot_core::offer::validate::violations;
-use aliquot_core::offer::{DRIVER, ServerVersion, Support};
+use aliquot_core::offer::{CounterNodes, CounterStance, DRIVER, ServerVersion, Support};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::resource::v1 as api;
 use tokio::sync::watch;
@@ -66,6 +67,8 @@ pub struct Timing {
     pub longest_settle: Duration,
     /// Age at which the answer to "which fields does the server keep" is asked for again.
     pub probe_age: Duration,
+    /// Time between two counts of the nodes with counters, before 1.37.
+    pub count_age: Duration,
     /// Time for which no older server may answer before a newer version counts. While control planes are updated one after the
     /// other, servers of both versions answer in turn, and offers for the newer one must not come and go.
     pub upgrade: Duration,
@@ -95,11 +98,19 @@ struct PublisherTask {
     /// What the server changed in the present slices, by slice.
     losses: BTreeMap<String, Losses>,
     owner: SliceOwner,
+    /// The slice that says what its node makes of counters.
+    label: Option<(String, CounterStance)>,
     server: Option<ServerVersion>,
     /// When the server was asked for its fields; `None`: it must be asked.
     probed: Option<Instant>,
     /// Since when only servers newer than `server` answer.
     newer_since: Option<Instant>,
+    /// The nodes with counters; `None`: not counted yet.
+    counter_nodes: Option<CounterNodes>,
+    /// When they were counted.
+    counted: Option<Instant>,
+    /// Whether the last count gave another verdict.
+    recounts: bool,
     listed: bool,
     writes: u64,
     error: Option<AgentError>,
@@ -125,6 +136,7 @@ impl Default for Timing {
             settle: Duration::from_millis(20),
             longest_settle: Duration::from_secs(5),
             probe_age: Duration::from_secs(600),
+            count_age: Duration::from_secs(60),
             upgrade: Duration::from_secs(900),
         }
     }
@@ -205,9 +217,13 @@ impl PublisherTask {
             accepted: BTreeMap::new(),
             losses: BTreeMap::new(),
             owner: SliceOwner::Unknown,
+            label: None,
             server: None,
             probed: None,
             newer_since: None,
+            counter_nodes: None,
+            counted: None,
+            recounts: false,
             listed: false,
             writes: 0,
             error: None,
@@ -294,6 +310,9 @@ impl PublisherTask {
         }
         if self.listed {
             self.judge_watch_error();
+            if let Err(error) = self.count_nodes().await {
+                return self.fail(error);
+            }
         }
         let Some(desired) = desired.filter(|_| self.listed) else {
             self.error = None;
@@ -303,7 +322,7 @@ impl PublisherTask {
         for _ in 0..PLANS_MAX {
             let (wanted, broken) = publishable(&desired.slices, self.server, &self.node);
             let frozen: BTreeSet<String> = broken.iter().map(|(pool, _)| pool.clone()).collect();
-            let writes = self.plan(&wanted, &frozen);
+            let writes = self.plan(&wanted, desired.counter_stance, &frozen);
             if writes.is_empty() {
                 return self.settled(&wanted, &broken);
             }
@@ -335,9 +354,17 @@ impl PublisherTask {
         2 * self.timing.longest_retry
     }
 
-    fn plan(&self, wanted: &[ResourceSlice], frozen: &BTreeSet<String>) -> Vec<Write> {
+    fn plan(
+        &mut self,
+        wanted: &[ResourceSlice],
+        stance: Option<CounterStance>,
+        frozen: &BTreeSet<String>,
+    ) -> Vec<Write> {
+        let first = wanted.iter().map(|slice| &slice.name).min();
+        self.label = stance.and_then(|stance| Some((first?.clone(), stance)));
         plan(&Situation {
             desired: wanted,
+            label: self.label.as_ref(),
             copies: &self.copies,
             accepted: &self.accepted,
             owner: self.owner.uid(),
@@ -418,7 +445,7 @@ impl PublisherTask {
     fn report(&self, publication: &watch::Sender<Publication>) {
         let watch_error = self.watch_error.as_ref().map(|failure| &failure.error);
         let now = Publication {
-            server: self.server,
+            server: self.counter_nodes.and_then(|nodes| Some(self.server?.among(nodes))),
             in_sync: self.in_sync && watch_error.is_none(),
             writes: self.writes,
             error: self.error.as_ref().or(watch_error).cloned(),

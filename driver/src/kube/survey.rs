@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use aliquot_core::dra::{NodeSelection, ResourceSlice};
-use aliquot_core::offer::{DRIVER, ServerVersion};
+use aliquot_core::offer::{CounterNodes, CounterStance, DRIVER, ServerVersion};
 use serde_json::Value;
 
 use super::client::Connection;
+use super::counter_nodes::{self, CountingNode};
 use super::failure::{ApiCall, printable};
 use super::publisher::probe;
 use crate::manifest::Reader;
@@ -20,7 +21,7 @@ const OBJECTS_MAX: usize = 500;
 /// What was seen of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterSight {
-    /// The server's version and the fields that it keeps.
+    /// The server's version, the fields that it keeps, and the nodes with counters.
     pub server: Result<ServerVersion, String>,
     /// The node.
     pub node: Result<NodeFacts, String>,
@@ -52,12 +53,15 @@ pub struct Webhook {
 
 /// Looks at a cluster and one of its nodes.
 pub async fn survey(connection: &Connection, node: &str) -> ClusterSight {
-    ClusterSight {
-        server: server(connection, node).await,
-        node: facts(connection, node).await,
-        slices: slices(connection, node).await,
-        webhooks: webhooks(connection).await,
-    }
+    let (slices, stance) = match slices(connection, node).await {
+        Ok((slices, stance)) => (Ok(slices), stance),
+        Err(why) => (Err(why), None),
+    };
+    let server = match server(connection, node).await {
+        Ok(server) => Ok(server.among(counter_nodes(connection, node, &slices, stance).await)),
+        Err(why) => Err(why),
+    };
+    ClusterSight { server, node: facts(connection, node).await, slices, webhooks: webhooks(connection).await }
 }
 
 async fn get(connection: &Connection, resource: &'static str, path: &str) -> Result<Value, String> {
@@ -78,19 +82,39 @@ async fn server(connection: &Connection, node: &str) -> Result<ServerVersion, St
     }
 }
 
+/// The nodes with counters, as the agent of this node counts them.
+async fn counter_nodes(
+    connection: &Connection,
+    node: &str,
+    slices: &Result<Vec<ResourceSlice>, String>,
+    stance: Option<CounterStance>,
+) -> CounterNodes {
+    let slices = slices.iter().flatten().map(|slice| slice.name.as_str()).collect();
+    let own = CountingNode { node, slices };
+    let counting = counter_nodes::count(&connection.client, &own, stance);
+    let counted = tokio::time::timeout(REQUEST, counting).await;
+    counted.ok().and_then(Result::ok).unwrap_or(CounterNodes::Unknown)
+}
+
 async fn facts(connection: &Connection, node: &str) -> Result<NodeFacts, String> {
     let found = get(connection, "nodes", &format!("/api/v1/nodes/{node}")).await?;
     let text = |field: &str| printable(found["status"]["nodeInfo"][field].as_str().unwrap_or_default());
     Ok(NodeFacts { kubelet: text("kubeletVersion"), runtime: text("containerRuntimeVersion") })
 }
 
-async fn slices(connection: &Connection, node: &str) -> Result<Vec<ResourceSlice>, String> {
+/// This driver's slices of the node, and what they say of its counters.
+async fn slices(
+    connection: &Connection,
+    node: &str,
+) -> Result<(Vec<ResourceSlice>, Option<CounterStance>), String> {
     let path = format!(
         "/apis/resource.k8s.io/v1/resourceslices?limit={OBJECTS_MAX}&fieldSelector=spec.nodeName%3D{node}%2C\
          spec.driver%3D{DRIVER}"
     );
     let mut list = get(connection, "resourceslices.resource.k8s.io", &path).await?;
     let mut reader = Reader::new();
+    let labels = list["items"].as_array().into_iter().flatten().map(|item| &item["metadata"]["labels"]);
+    let stance = labels.filter_map(|labels| CounterStance::of(labels[counter_nodes::LABEL].as_str()?)).max();
     for item in list["items"].as_array_mut().into_iter().flatten() {
         item["kind"] = "ResourceSlice".into();
         item["apiVersion"] = "resource.k8s.io/v1".into();
@@ -99,7 +123,7 @@ async fn slices(connection: &Connection, node: &str) -> Result<Vec<ResourceSlice
     let (manifests, _) = reader.finish();
     let is_of_node =
         |slice: &ResourceSlice| slice.driver == DRIVER && slice.node == NodeSelection::Name(node.to_owned());
-    Ok(manifests.slices.into_iter().filter(is_of_node).collect())
+    Ok((manifests.slices.into_iter().filter(is_of_node).collect(), stance))
 }
 
 async fn webhooks(connection: &Connection) -> Result<Vec<Webhook>, String> {

@@ -12,14 +12,15 @@
 //! what is decided meanwhile finds it in the ledger. The steps of plans on one card run one after the other, in the order of
 //! their decisions.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::card::Inventory;
-use aliquot_core::dra::ResourceClaim;
+use aliquot_core::dra::{DeviceId, ResourceClaim};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, ClaimUid};
-use aliquot_core::offer::Offers;
+use aliquot_core::offer::{OfferedPart, Offers};
 use aliquot_core::partition::Part;
 use aliquot_core::plan::{ClaimRequest, Plan, PlanRefusal, Step, Undo, plan, undo};
 use aliquot_core::ports::{BackendError, LivePartition, PartitionAt};
@@ -125,7 +126,8 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
         let hardware =
             |source| PrepareError::Hardware { claim: request.name.clone(), source: Box::new(source) };
         let site = self.site;
-        let named = request.devices.iter().filter_map(|ask| offers.parts.get(&ask.device));
+        let parts = |device| offers.parts.get(device).or_else(|| offers.other_parts.get(device));
+        let named = request.devices.iter().filter_map(|ask| parts(&ask.device));
         let named: BTreeSet<CardUuid> = named.map(|part| part.card.clone()).collect();
         let mut looks = 0;
         loop {
@@ -140,8 +142,9 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
                 if state.ended != ended && looks < LOOKS_MAX {
                     return None;
                 }
+                let parts = state.parts_for(request, offers);
                 let planned = state.without(site, &found, &named, &request.uid, |ledger| {
-                    plan(request, &offers.parts, &cards, ledger).map_err(Box::new)
+                    plan(request, &parts, &cards, ledger).map_err(Box::new)
                 });
                 let decision = planned
                     .map_err(|refusal| state.kept(&request.uid, refusal.into()))
@@ -312,6 +315,25 @@ pub(super) fn cards_of(plan: &Plan) -> BTreeSet<Subject> {
 // === impl State ===
 
 impl State {
+    /// What the node offers, and the devices of a claim that the scheduler allocated just before layout `auto` changed
+    /// an idle card. Another claim that came meanwhile decides the card's layout.
+    fn parts_for<'o>(
+        &self,
+        request: &ClaimRequest,
+        offers: &'o Offers,
+    ) -> Cow<'o, BTreeMap<DeviceId, OfferedPart>> {
+        let mut parts = Cow::Borrowed(&offers.parts);
+        for ask in request.devices.iter().filter(|ask| !offers.parts.contains_key(&ask.device)) {
+            let Some(part) = offers.other_parts.get(&ask.device) else { continue };
+            let in_other_layout =
+                |grant: &Grant| grant.card == part.card && grant.device.pool != ask.device.pool;
+            if !self.others(&request.uid).any(in_other_layout) {
+                parts.to_mut().insert(ask.device.clone(), part.clone());
+            }
+        }
+        parts
+    }
+
     /// Journals a plan, unless its claim is prepared already.
     fn adopt(&mut self, plan: Plan, kind: ClaimKind) -> Result<(Decision, Plan), PrepareError> {
         if let Some(record) = self.claim(&plan.claim) {

@@ -337,7 +337,7 @@ async fn claims_wait_until_an_agent_knows_the_server() {
     cluster.hide_version();
     cluster.put(&claim(&world.open(), "a", &[PARTITION]));
     let assumed =
-        NodeParts { server: ServerVersion::with_default_gates(36, 2), ..world.parts(Disk::default()) };
+        NodeParts { server: ServerVersion::with_default_gates(35, 0), ..world.parts(Disk::default()) };
     let (node, _) = Node::open(assumed, &Dirs::in_state(world.state()), Access::ChangeNow).unwrap();
     let agent = RunningAgent::start(node, &kubelet, &cluster, None);
     let plugin = kubelet.register().await;

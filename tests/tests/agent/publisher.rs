@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{Device, NodeSelection, Pool, ResourceSlice, Taint, TaintEffect};
 use aliquot_core::id::NodeName;
+use aliquot_core::offer::CounterStance;
 use aliquot_driver::kube::{ClusterAccess, Connection, Publisher, Timing};
 use aliquot_driver::ports::{DesiredSlices, Publication};
 use aliquot_tests::fake_apiserver::{Effect, FakeApiServer, Fault};
@@ -41,6 +42,7 @@ impl Running {
             longest_retry: Duration::from_millis(200),
             request: Duration::from_secs(2),
             upgrade: UPGRADE,
+            count_age: Duration::from_millis(50),
             ..Timing::default()
         };
         let publisher = Publisher::new(&connection, NodeName::new(NODE).unwrap()).with_timing(timing);
@@ -48,7 +50,11 @@ impl Running {
     }
 
     pub(super) fn want(&self, slices: &[ResourceSlice]) {
-        self.desired.send_replace(Some(DesiredSlices { slices: slices.to_vec() }));
+        self.want_with(slices, None);
+    }
+
+    pub(super) fn want_with(&self, slices: &[ResourceSlice], counter_stance: Option<CounterStance>) {
+        self.desired.send_replace(Some(DesiredSlices { slices: slices.to_vec(), counter_stance }));
     }
 
     pub(super) async fn until(&mut self, what: &str, expected: impl Fn(&Publication) -> bool) -> Publication {

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use aliquot_core::offer::Support;
+use aliquot_core::offer::{CounterNodes, CounterStance, Support};
 use aliquot_driver::ports::Publication;
 use aliquot_tests::fake_apiserver::{Effect, FakeApiServer, Fault, Gate, Gates};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::publisher::{Running, UPGRADE, device_names, pool, real};
 
@@ -80,5 +80,85 @@ async fn fields_dropped_later_withdraw_counters() {
     running.until("in sync", |p| p.in_sync || p.error.is_some()).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(server.slice_writes().len(), requests);
+    running.kill().await;
+}
+
+/// A slice of another node: of this driver with the label, or of another driver with counters.
+fn of_node(number: usize, driver: &str) -> Value {
+    let name = format!("other-{number}");
+    let labels = match driver {
+        "aliquot.dev" => json!({ "aliquot.dev/counters": "published" }),
+        _ => json!({}),
+    };
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {
+            "name": format!("{name}-slice"), "labels": labels,
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": name, "uid": name }],
+        },
+        "spec": {
+            "driver": driver, "nodeName": name, "pool": { "name": name, "generation": 1, "resourceSliceCount": 1 },
+            "sharedCounters": [{ "name": "card", "counters": { "slices": { "value": "7" } } }],
+        },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_with_counters_are_counted_with_hysteresis() {
+    let server = FakeApiServer::start();
+    let others = |range: std::ops::Range<usize>, driver: &str| {
+        range.for_each(|number| drop(server.put(of_node(number, driver))));
+    };
+    let fewer = |range: std::ops::Range<usize>| {
+        range.for_each(|number| server.delete("resourceslices", "", &format!("other-{number}-slice")));
+    };
+    let nodes = |p: &Publication| p.server.map(|server| server.counter_nodes);
+    let label = |wanted: &'static str| {
+        move |found: &[Value]| {
+            let own = found.iter().find(|slice| slice["spec"]["nodeName"] == "n1");
+            own.is_some_and(|slice| slice["metadata"]["labels"]["aliquot.dev/counters"] == wanted)
+        }
+    };
+    others(0..9, "aliquot.dev");
+    others(9..19, "gpu.nvidia.com");
+    // Without counters, a slice does not count.
+    let mut plain = of_node(30, "cpu.example.com");
+    plain["spec"]["sharedCounters"] = json!(null);
+    server.put(plain);
+    let mut running = Running::start(&server).await;
+    running.want_with(&pool(&[0, 0]), Some(CounterStance::Published));
+    running.until("20 nodes", |p| nodes(p) == Some(CounterNodes::Few(20))).await;
+    server.wait_for("resourceslices", label("published")).await;
+    others(19..20, "aliquot.dev");
+    running.until("21 nodes", |p| nodes(p) == Some(CounterNodes::Many(21))).await;
+    running.want_with(&pool(&[0, 0]), Some(CounterStance::Withheld));
+    server.wait_for("resourceslices", label("withheld")).await;
+    fewer(0..3);
+    running.until("18 nodes", |p| nodes(p) == Some(CounterNodes::Many(18))).await;
+    running.kill().await;
+
+    // The next agent goes on from the label.
+    let mut running = Running::start(&server).await;
+    running.until("18 nodes", |p| nodes(p) == Some(CounterNodes::Many(18))).await;
+    fewer(3..5);
+    running.until("16 nodes", |p| nodes(p) == Some(CounterNodes::Few(16))).await;
+    // A node without cards for counters has no label.
+    running.want_with(&pool(&[0, 0]), None);
+    let unlabelled = |found: &[Value]| {
+        let mut own = found.iter().filter(|slice| slice["spec"]["nodeName"] == "n1");
+        own.all(|slice| slice["metadata"]["labels"]["aliquot.dev/counters"].is_null())
+    };
+    server.wait_for("resourceslices", unlabelled).await;
+    running.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_count_leaves_counters_unused() {
+    let server = FakeApiServer::start();
+    let mut running = Running::start(&server).await;
+    running.until("one node", |p| p.server.is_some_and(|s| s.counter_nodes == CounterNodes::Few(1))).await;
+    let refused = Fault { times: 1000, ..Fault::once("list", "resourceslices", Effect::Status(403)) };
+    server.inject(refused);
+    running.until("unknown", |p| p.server.is_some_and(|s| s.counter_nodes == CounterNodes::Unknown)).await;
     running.kill().await;
 }

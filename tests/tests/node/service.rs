@@ -17,6 +17,7 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::Ledger;
+use aliquot_core::offer::{CounterNodes, LayoutKind, ServerVersion};
 use aliquot_core::ports::DeviceBackend;
 use aliquot_driver::node::NodeService;
 use aliquot_driver::prepare::{PrepareError, ReleaseOutcome};
@@ -139,13 +140,38 @@ fn prepare_beside_a_slow_device_does_not_wait() {
         let mut rounds = 0;
         while !done.load(Ordering::SeqCst) {
             service.prepare(&all[1]).unwrap();
-            service.snapshot(aliquot_core::offer::ServerVersion::with_default_gates(36, 2)).unwrap();
+            service.snapshot(ServerVersion::with_default_gates(36, 2)).unwrap();
             service.release(&uid("c1")).unwrap();
             rounds += 1;
         }
         // In the time of two device calls; one after the other it would be one round.
         assert!(rounds >= 4, "{rounds} rounds beside two calls of {DEVICE_MILLIS} ms");
     });
+    service.invariants().unwrap();
+}
+
+/// The scheduler allocated the claims while layout `auto` used counters, and the number of nodes changed that since.
+#[test]
+fn prepare_after_auto_changed_an_idle_card_succeeds() {
+    let world = eight_cards("");
+    let all = claims(&world, &[vec![want(0, "1g.10gb at 0")], vec![share(0, "card", 4096)]]);
+    let service = world.open().into_service();
+    let many = ServerVersion::with_default_gates(36, 3).among(CounterNodes::Many(21));
+    let first = service.snapshot(many).unwrap().offers;
+    assert!(first.parts.values().all(|part| part.layout == LayoutKind::Shared));
+    service.prepare(&all[0]).unwrap();
+    let held = &all[0].allocation.as_ref().unwrap().devices[0].device;
+    // Now the claim decides the card's layout, and the repeated call finds its device.
+    let offers = service.snapshot(many).unwrap().offers;
+    assert!(offers.parts.contains_key(held) && !first.parts.contains_key(held));
+    service.prepare(&all[0]).unwrap();
+    let mut other = all[1].clone();
+    let shared = first.parts.iter().find(|(_, part)| part.card == offers.parts[held].card).unwrap().0;
+    other.allocation.as_mut().unwrap().devices[0].device = shared.clone();
+    assert!(service.prepare(&other).unwrap_err().to_string().contains("is not offered by this node"));
+    service.release(&uid("c0")).unwrap();
+    service.snapshot(many).unwrap();
+    service.prepare(&other).unwrap();
     service.invariants().unwrap();
 }
 

@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use super::super::tests::{V136, V137, cards, node};
 use super::super::validate::violations;
 use super::super::{
-    LayoutKind, LayoutReason, OfferProblem, Offers, ServerVersion, TAINT_LAYOUT, UsageHint, offers, text,
+    CounterNodes, CounterStance, LayoutKind, LayoutReason, OfferProblem, OfferedPart, Offers, ServerVersion,
+    TAINT_LAYOUT, UsageHint, offers, text,
 };
 use super::*;
 use crate::dra::Device;
@@ -50,7 +51,8 @@ fn device<'a>(offers: &'a Offers, id: &DeviceId) -> &'a Device {
 #[test]
 fn held_device_stays_published_and_closed_until_released() {
     let (mut kept, mut switched) = (0, 0);
-    for (server, policies) in [(V137, &POLICIES[1..]), (V136, &POLICIES[..3])] {
+    let without_counters = V136.among(CounterNodes::Many(21));
+    for (server, policies) in [(V137, &POLICIES[1..]), (without_counters, &POLICIES[..3])] {
         for before in policies {
             let old = offered(before, server, &UsageHint::default());
             for after in policies {
@@ -123,4 +125,36 @@ fn broken_card_is_not_offered_if_no_taint_can_say_so() {
     let policy = text::parse(POLICIES[4]).unwrap();
     let new = offers(&node(), &inventory, &policy, server, &hold(&old, held));
     assert_eq!((new.parts.len(), new.cards[0].layout), (0, None::<LayoutKind>));
+}
+
+#[test]
+fn number_of_nodes_changes_idle_cards_alone() {
+    let few = ServerVersion::with_default_gates(36, 3);
+    let many = few.among(CounterNodes::Many(21));
+    for (before, after, stance) in
+        [(few, many, CounterStance::Withheld), (many, few, CounterStance::Published)]
+    {
+        let (old, idle) =
+            (offered("", before, &UsageHint::default()), offered("", after, &UsageHint::default()));
+        assert_eq!(idle.counter_stance, Some(stance));
+        assert_ne!(old.cards[0].layout, idle.cards[0].layout);
+        // A device that was allocated just before the change is still known.
+        assert_eq!(idle.other_parts, old.parts);
+        for held in old.parts.keys() {
+            let new = offered("", after, &hold(&old, held));
+            let card = &old.parts[held].card;
+            let of = |offers: &Offers, mine: bool| -> BTreeMap<DeviceId, OfferedPart> {
+                let parts = offers.parts.iter().filter(|(_, part)| (part.card == *card) == mine);
+                parts.map(|(id, part)| (id.clone(), part.clone())).collect()
+            };
+            assert_eq!(of(&new, true), of(&old, true), "the busy card offers all that it did");
+            assert_eq!(of(&new, false), of(&idle, false), "the idle card changes");
+            let devices = new.slices.iter().flat_map(|slice| &slice.devices);
+            assert!(devices.flat_map(|device| &device.taints).next().is_none());
+            let outcome = new.outcome(card).unwrap();
+            assert_eq!((outcome.reason, outcome.problems.as_slice()), (LayoutReason::Busy, &[][..]));
+            assert!(new.other_parts.values().all(|part| part.card != *card));
+            assert_eq!(new.counter_stance, Some(stance));
+        }
+    }
 }

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ::kube::runtime::watcher::Event;
 use aliquot_core::dra::ResourceSlice;
+use aliquot_core::offer::CounterStance;
 use k8s_openapi::api::resource::v1 as api;
 
-use crate::kube::convert;
+use crate::kube::{convert, counter_nodes};
 
 /// One slice as the server has it.
 #[derive(Clone, Debug)]
@@ -88,6 +89,11 @@ impl ServerSlice {
     pub(super) fn owner(&self) -> Option<&str> {
         let owners = self.object.metadata.owner_references.as_deref().unwrap_or_default();
         owners.iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid.as_str())
+    }
+
+    /// What it says of its node's counters.
+    pub(super) fn stance(&self) -> Option<CounterStance> {
+        counter_nodes::stance_of(std::iter::once(&self.object.metadata))
     }
 
     /// Whether this version of the object is of a later write than the other one.

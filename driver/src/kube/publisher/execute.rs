@@ -13,10 +13,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::PublisherTask;
 use super::copies::ServerSlice;
-use super::plan::{AcceptedWrite, Write};
+use super::plan::{AcceptedWrite, Write, stance_on};
 use super::readback::Losses;
 use crate::clock;
 use crate::kube::convert;
+use crate::kube::counter_nodes::LABEL;
 use crate::kube::failure::{ApiCall, code, printable};
 use crate::ports::AgentError;
 
@@ -243,6 +244,12 @@ impl PublisherTask {
             object.metadata.managed_fields = None;
             keep_taint_times(&mut object, copy.object());
         }
+        let labels = object.metadata.labels.get_or_insert_default();
+        match stance_on(self.label.as_ref(), &slice.name) {
+            Some(stance) => drop(labels.insert(LABEL.to_owned(), stance.as_str().to_owned())),
+            None => drop(labels.remove(LABEL)),
+        }
+        object.metadata.labels = object.metadata.labels.filter(|labels| !labels.is_empty());
         if let SliceOwner::Node(uid) = &self.owner {
             let owners = object.metadata.owner_references.get_or_insert_default();
             owners.retain(|owner| owner.kind != "Node");

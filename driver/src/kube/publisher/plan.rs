@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::dra::ResourceSlice;
-use aliquot_core::offer::Offers;
+use aliquot_core::offer::{CounterStance, Offers};
 
 use super::copies::{ServerCopies, ServerSlice};
 
@@ -49,6 +49,8 @@ pub(super) struct Situation<'a> {
     pub(super) accepted: &'a BTreeMap<String, AcceptedWrite>,
     /// UID of the Node that owns the slices; `None` if it is not known.
     pub(super) owner: Option<&'a str>,
+    /// The slice with the label for counters, and its value.
+    pub(super) label: Option<&'a (String, CounterStance)>,
     /// Pools that are left as they are.
     pub(super) frozen: &'a BTreeSet<String>,
 }
@@ -58,8 +60,8 @@ pub(super) struct Situation<'a> {
 enum SliceDiff {
     /// Nothing to do.
     Same,
-    /// Content is right; the owner reference is not.
-    OtherOwner,
+    /// Content is right; the owner reference or the label is not.
+    OtherMetadata,
     /// Visible at the highest generation, with other content.
     OtherContent,
     /// Visible at the highest generation, with another slice count.
@@ -156,9 +158,15 @@ fn standing(situation: &Situation<'_>, slice: &ResourceSlice, highest: i64) -> S
     });
     if as_accepted || copy.content() == Some(slice) {
         let owned = situation.owner.is_none_or(|owner| copy.owner() == Some(owner));
-        return if owned { SliceDiff::Same } else { SliceDiff::OtherOwner };
+        let labelled = copy.stance() == stance_on(situation.label, &slice.name);
+        return if owned && labelled { SliceDiff::Same } else { SliceDiff::OtherMetadata };
     }
     if copy.slice_count() == slice.pool.slice_count { SliceDiff::OtherContent } else { SliceDiff::OtherCount }
+}
+
+/// The stance that a slice has as a label.
+pub(super) fn stance_on(label: Option<&(String, CounterStance)>, slice: &str) -> Option<CounterStance> {
+    label.filter(|(name, _)| name == slice).map(|(_, stance)| *stance)
 }
 
 fn numbered(slice: &ResourceSlice, generation: i64, slice_count: i64) -> ResourceSlice {

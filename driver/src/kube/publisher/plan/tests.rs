@@ -59,6 +59,7 @@ impl Server {
             copies: &self.copies,
             accepted: &BTreeMap::new(),
             owner: None,
+            label: None,
             frozen: &BTreeSet::new(),
         })
     }
@@ -210,6 +211,7 @@ fn owner_of_another_node_object_is_replaced() {
             copies: &server.copies,
             accepted: &BTreeMap::new(),
             owner,
+            label: None,
             frozen: &BTreeSet::new(),
         }))
     };
@@ -232,6 +234,7 @@ fn accepted_losses_are_not_written_again() {
             copies: &server.copies,
             accepted: &BTreeMap::from([("a-0".to_owned(), accepted)]),
             owner: None,
+            label: None,
             frozen: &BTreeSet::new(),
         }))
     };
@@ -248,6 +251,7 @@ fn frozen_pools_are_left_as_they_are() {
         copies: &server.copies,
         accepted: &BTreeMap::new(),
         owner: None,
+        label: None,
         frozen: &BTreeSet::from(["a".to_owned()]),
     });
     assert_eq!(words(&writes), ["update b-0 g1 of 1"]);
