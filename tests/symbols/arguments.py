@@ -44,8 +44,8 @@ def main() -> None:
     exports = {(symbol, number, mode): export for symbol, number, mode, export in rows}
     for package, version in regenerate.CUDA:
         archive = regenerate.wheel(cache, package, version)
-        handles = opaque(regenerate.member(archive, "cuda.h"))
-        header = regenerate.member(archive, "cudaTypedefs.h")
+        handles = opaque(regenerate.members(archive, regenerate.FUNCTIONS))
+        header = regenerate.members(archive, regenerate.TYPES)
         for symbol, number, mode, arguments in re.findall(
             r"PFN_(cu\w+?)_v(\d+)(_ptds|_ptsz)?\)\(([^;]*)\);", header
         ):

@@ -19,8 +19,8 @@ fn regenerated_tables_are_the_committed_ones() {
     python.arg(root().join("tests/symbols/regenerate.py")).arg(kept("typedefs")).arg(out.path());
     if let Err(StoodAside(why)) = run(&mut python) {
         // The script stops with these words when the headers contradict its rule; anything else is the machine's.
-        assert!(!why.contains("is not in cuda.h"), "{why}");
-        println!("stood aside (needs python3 with pip, and 7 MiB from PyPI once): {why}");
+        assert!(!why.contains("is in no header") && !why.contains("is declared"), "{why}");
+        println!("stood aside (needs python3 with pip, and 8 MiB from PyPI once): {why}");
         return;
     }
     for name in ["cuda.tsv", "nvml.tsv"] {
@@ -81,7 +81,7 @@ fn tables_are_whole_and_in_order() {
     let cuda = table("cuda.tsv");
     let symbols = cuda.iter().map(|row| row[0].as_str()).collect::<BTreeSet<_>>();
     let exports = cuda.iter().map(|row| row[3].as_str()).collect::<BTreeSet<_>>();
-    assert_eq!((cuda.len(), symbols.len(), exports.len()), (685, 485, 685));
+    assert_eq!((cuda.len(), symbols.len(), exports.len()), (723, 516, 723));
     assert!(cuda.iter().all(|row| row.len() == 4 && ["legacy", "ptds", "ptsz"].contains(&row[2].as_str())));
     let key = |row: &Vec<String>| (row[0].clone(), row[1].parse::<u32>().unwrap(), row[2].clone());
     assert!(cuda.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
