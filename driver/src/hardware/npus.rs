@@ -21,6 +21,7 @@ use aliquot_core::card::Card;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::{AccessMount, DeviceBackend, MountContent};
+use aliquot_sim_device::PciPlace;
 use aliquot_sim_device::npu::{Chip, MACHINE_FILE, Machine, Npus, install_npus, knows_model};
 
 use super::HardwareError;
@@ -28,6 +29,8 @@ use super::vendors::{self, dcmi};
 use crate::error_text::chain;
 use crate::state_dir::file::make_dirs;
 
+/// Bus of the first chip, where the node file names no address.
+const FIRST_BUS: u32 = 0x40;
 /// Where the library finds the machine in a container.
 const CONTAINER: &str = "/run/aliquot/npus";
 /// Directories of the library below the machine's root. The backend refuses one that others may write.
@@ -101,10 +104,14 @@ fn install(root: &Path, chips: Vec<Chip>) -> io::Result<()> {
 fn chips<'c>(cards: impl Iterator<Item = &'c Card>, catalogue: &Catalogue) -> Vec<Chip> {
     let vendor = dcmi();
     let mut boards: BTreeMap<String, (u32, u32)> = BTreeMap::new();
+    let cards: Vec<&Card> = cards.collect();
+    let place = |card: &&Card| PciPlace::parse(card.pci.as_ref()?.as_str());
+    let mut places: BTreeSet<PciPlace> = cards.iter().filter_map(place).collect();
     let mut chips: Vec<Chip> = Vec::new();
-    for card in cards.filter(|card| card.vendor == vendor && knows_model(card.model.as_str())) {
+    let ours = cards.into_iter().filter(|card| card.vendor == vendor && knows_model(card.model.as_str()));
+    for card in ours {
         let (Some(die), Some(model)) = (die_of(&card.uuid), catalogue.model(&card.model)) else { continue };
-        let phy = chips.len();
+        let phy = u32::try_from(chips.len()).unwrap_or(u32::MAX);
         let own = format!("chip {phy}");
         let next = u32::try_from(boards.len()).unwrap_or(u32::MAX);
         let board = boards.entry(card.topology.card_id.clone().unwrap_or(own)).or_insert((next, 0));
@@ -119,10 +126,10 @@ fn chips<'c>(cards: impl Iterator<Item = &'c Card>, catalogue: &Catalogue) -> Ve
             device,
             memory_mib: card.memory.0 >> 20,
             board_id: model.matching.board_ids.first().copied().unwrap_or(0),
-            pci: card
-                .pci
-                .as_ref()
-                .map_or_else(|| format!("0000:{:02x}:00.0", 0x40 + phy), ToString::to_string),
+            pci: card.pci.as_ref().map_or_else(
+                || PciPlace::free(&mut places, FIRST_BUS.saturating_add(phy)).text(4).to_lowercase(),
+                ToString::to_string,
+            ),
             pcie_root: card.pcie_root.clone(),
             numa: card.numa_node,
             hccs: card.topology.hccs_group.clone(),
@@ -148,7 +155,7 @@ fn die_of(uuid: &CardUuid) -> Option<[u32; 5]> {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_backend_sim::Personality;
+    use aliquot_backend_sim::{NodeFile, Personality};
     use aliquot_core::partition::Part;
     use aliquot_core::ports::{ExpectedPartition, PartitionAt};
 
@@ -181,6 +188,18 @@ mod tests {
                 assert_eq!(found.pcie_root, npu.pcie_root, "{}", node.name());
             }
         }
+    }
+
+    #[test]
+    fn chips_without_an_address_get_one_each() {
+        let group = |pci: &str| format!("[[card]]\nmodel = \"huawei-310p-24gb\"\ncount = 2\n{pci}");
+        let given = group("pci = [\"0000:41:00.0\", \"0000:42:00.0\"]\n");
+        let text = format!("schema = 1\nname = \"n\"\n{}{given}", group(""));
+        let catalogue = Catalogue::embedded();
+        let node = SimNode::in_memory(&NodeFile::parse(&text).unwrap(), &catalogue).unwrap();
+        let chips = chips(node.described(), &catalogue);
+        let places: Vec<&str> = chips.iter().map(|chip| chip.pci.as_str()).collect();
+        assert_eq!(places, ["0000:40:00.0", "0000:43:00.0", "0000:41:00.0", "0000:42:00.0"]);
     }
 
     #[test]

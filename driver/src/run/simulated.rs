@@ -22,8 +22,8 @@ use aliquot_core::partition::{Part, Template};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 use aliquot_sim_device::{
-    Card as SimulatedCard, CardFacts, DIR_ENV, Health, MigMode, Node as SimulatedNode, ReportPosition,
-    WINDOW_NANOS,
+    Card as SimulatedCard, CardFacts, DIR_ENV, Health, MigMode, NO_BUS, Node as SimulatedNode, PciPlace,
+    ReportPosition, WINDOW_NANOS,
 };
 
 use super::cards::{CardAccess, CardProcesses, Cards, Events, Meter, ProcessTime, Reporter, Window};
@@ -277,19 +277,21 @@ fn of_node(cards: &Inventory) -> Vec<CardFacts> {
 
 fn of_card(card: &Card) -> CardFacts {
     let (major, minor) = capability(&card.architecture);
+    let own = CardFacts::numbered(card.index);
+    let place = card.pci.as_ref().and_then(|pci| PciPlace::parse(pci.as_str()));
     let templates = || card.table().into_iter().flat_map(|table| &table.templates);
     CardFacts {
         name: card.product_name.clone(),
         uuid: card.uuid.to_string(),
         memory_bytes: card.memory.0,
-        sms: templates().filter_map(multiprocessors).max().unwrap_or(CardFacts::default().sms),
+        sms: templates().filter_map(multiprocessors).max().unwrap_or(own.sms),
         major,
         minor,
-        bus: 0x10 + card.index,
+        bus: place.map_or(NO_BUS, PciPlace::bus_of_all),
+        slot: place.map_or(0, |place| place.slot),
         mig: if card.table().is_some() { MigMode::Off } else { MigMode::None },
-        serial: format!("16500000000{:02}", card.index),
         device: device_file(card.index),
-        ..CardFacts::default()
+        ..own
     }
 }
 
@@ -353,7 +355,8 @@ fn text(facts: &[CardFacts]) -> String {
     let mut text =
         String::from("# Cards of this node; the other keys are in driver/backends/sim/README.md.\n");
     for card in facts {
-        let CardFacts { name, uuid, memory_bytes, sms, major, minor, bus, serial, mig, device, .. } = card;
+        let CardFacts { name, uuid, memory_bytes, sms, major, minor, bus, slot, serial, mig, device, .. } =
+            card;
         let mig = match mig {
             MigMode::None => "none",
             MigMode::Off => "off",
@@ -361,11 +364,13 @@ fn text(facts: &[CardFacts]) -> String {
         };
         let name: String = name.chars().filter(|c| !c.is_control() && *c != '"' && *c != '\\').collect();
         let memory = Bytes(*memory_bytes).0;
+        // Without an address in the node's file, the libraries choose one that no other card has.
+        let bus = if *bus == NO_BUS { String::new() } else { format!("bus = {bus}\nslot = {slot}\n") };
         // Writing to a String cannot fail.
         let written = write!(
             text,
             "\n[[card]]\nname = \"{name}\"\nuuid = \"{uuid}\"\nmemory_bytes = {memory}\nsms = {sms}\n\
-             major = {major}\nminor = {minor}\nbus = {bus}\nserial = \"{serial}\"\nmig = \"{mig}\"\n\
+             major = {major}\nminor = {minor}\n{bus}serial = \"{serial}\"\nmig = \"{mig}\"\n\
              device = \"{device}\"\n"
         );
         debug_assert!(written.is_ok(), "text takes what is written");
@@ -396,6 +401,11 @@ mod tests {
             ensure(dir.path(), &facts).unwrap();
             let read = SimulatedNode::read(dir.path()).unwrap();
             assert_eq!(read.cards, facts, "{}", node.name());
+            let ours = node.described().filter(|card| card.vendor == vendors::cuda());
+            for (facts, card) in facts.iter().zip(ours) {
+                let address = facts.pci().text(4).to_lowercase();
+                assert_eq!(address, card.pci.as_ref().unwrap().as_str(), "{}", node.name());
+            }
             ensure(dir.path(), &facts).unwrap();
             let other = [CardFacts::numbered(7)];
             let refused = ensure(dir.path(), &other).unwrap_err().to_string();

@@ -7,7 +7,7 @@
 use aliquot_sim_device::processor::Lack;
 use aliquot_sim_device::{Card, Health, MemoryKind, Moment};
 use aliquot_tests::preload::UNPAGED;
-use aliquot_tests::simulated::{Bench, Link, StoodAside, numba_python, root, said, small_python};
+use aliquot_tests::simulated::{Bench, Link, StoodAside, numba_python, python, root, said, small_python};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -374,6 +374,29 @@ fn client(bench: &Bench, python: Result<std::path::PathBuf, StoodAside>, name: &
             println!("calls without behaviour: {asked:?}");
         }
         Err(StoodAside(why)) => println!("stood aside: {why}"),
+    }
+}
+
+/// The page of the simulated drivers says so, and why.
+#[test]
+fn runtime_library_stops_at_the_private_tables_it_asks_for() {
+    let packages = ["nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-runtime==13.0.96"];
+    let python = match python("runtimes", &packages, &[]) {
+        Ok(python) => python,
+        Err(StoodAside(why)) => return println!("stood aside (needs 6 MB from PyPI once): {why}"),
+    };
+    let place = python.ancestors().nth(2).unwrap().join("lib");
+    for (directory, name) in [("cuda_runtime", "libcudart.so.12"), ("cu13", "libcudart.so.13")] {
+        let bench = Bench::new();
+        let log = bench.cards().with_file_name("unsupported");
+        let version = std::fs::read_dir(&place).unwrap().next().unwrap().unwrap().path();
+        let library = version.join("site-packages/nvidia").join(directory).join("lib").join(name);
+        let client = root().join("tests/programs/cudart_client.py");
+        let mut command = bench.command(&python);
+        let output = command.arg(client).arg(library).env(aliquot_sim_device::LOG_ENV, &log).output();
+        assert_eq!(said(&output.unwrap()), "500 500 500\n", "{name}");
+        let asked = std::fs::read_to_string(&log).unwrap();
+        assert!(asked.lines().all(|line| line.starts_with("cuGetExportTable ")), "{name}: {asked}");
     }
 }
 

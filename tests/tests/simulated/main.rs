@@ -4,4 +4,5 @@ mod cuda;
 mod events;
 mod files;
 mod held;
+mod identity;
 mod mig;

@@ -202,6 +202,9 @@ pub enum NodeFileError {
     /// Two cards with one identity.
     #[error("node file: UUID {0} is given to two cards: every card needs its own")]
     DuplicateUuid(CardUuid),
+    /// Two cards at one place.
+    #[error("node file: PCI address {0} is given to two cards: every card needs its own")]
+    DuplicatePci(PciAddress),
     /// A value that makes no card.
     #[error("node file: `{field}` of card {card}: found {found}; expected {expected}")]
     Value {

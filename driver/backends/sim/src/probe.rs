@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use aliquot_core::card::Health;
 use aliquot_core::catalogue::{CardIdentity, CardModel, Catalogue};
-use aliquot_core::id::{CardUuid, TemplateName, Vendor};
+use aliquot_core::id::{CardUuid, PciAddress, TemplateName, Vendor};
 use aliquot_core::partition::PlacementName;
 use aliquot_core::ports::PartitionAt;
 use aliquot_core::quantity::Quantity;
@@ -20,7 +20,7 @@ pub(crate) fn probe(file: &NodeFile, catalogue: &Catalogue) -> Result<(Vec<SimCa
     let catalogue = with_own_models(file, catalogue)?;
     let mut cards: Vec<SimCard> = Vec::new();
     let mut state = State::default();
-    let mut seen: BTreeSet<CardUuid> = BTreeSet::new();
+    let (mut seen, mut places) = (BTreeSet::<CardUuid>::new(), BTreeSet::<PciAddress>::new());
     for (number, group) in file.groups.iter().enumerate() {
         check_members(group, number)?;
         let model = model_of(group, number, &catalogue)?;
@@ -29,6 +29,9 @@ pub(crate) fn probe(file: &NodeFile, catalogue: &Catalogue) -> Result<(Vec<SimCa
             let card = sim_card(file, group, model, (number, member), index)?;
             if !seen.insert(card.card.uuid.clone()) {
                 return Err(NodeFileError::DuplicateUuid(card.card.uuid));
+            }
+            if let Some(pci) = card.card.pci.clone().filter(|pci| !places.insert(pci.clone())) {
+                return Err(NodeFileError::DuplicatePci(pci));
             }
             found_first(group, (number, member), &card, &mut state)?;
             cards.push(card);

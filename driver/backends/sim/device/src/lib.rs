@@ -21,6 +21,7 @@
 //! - The high-water mark is the largest sum so far.
 //! - One process at a time runs on a card; done never exceeds submitted.
 
+mod address;
 mod card;
 mod fault;
 mod header;
@@ -35,6 +36,7 @@ mod profile;
 pub mod schedule;
 mod xid;
 
+pub use address::{NO_BUS, PciPlace};
 pub use card::{
     Busy, CONTENTS, Card, Full, Health, Mark, MemoryKind, Moment, Process, Seat, SeatError, WINDOW_NANOS,
 };

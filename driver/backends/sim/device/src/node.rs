@@ -3,8 +3,9 @@
 //! Figures without a source on a real card are defaults, to be replaced by measurements: `context_bytes`,
 //! `module_bytes`, copy rates.
 
+use crate::address::{self, NO_BUS, PciPlace};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Bytes in a MiB.
@@ -69,7 +70,7 @@ pub struct Node {
 
 /// What a card says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default = "CardFacts::unnumbered")]
 pub struct CardFacts {
     /// Product name.
     pub name: String,
@@ -83,8 +84,10 @@ pub struct CardFacts {
     pub major: u32,
     /// Compute capability, minor part.
     pub minor: u32,
-    /// PCI bus number.
+    /// PCI bus number; those of domain 1 start at 256.
     pub bus: u32,
+    /// PCI device number on the bus.
+    pub slot: u32,
     /// PCI device number in the upper half, vendor's in the lower.
     pub pci_id: u32,
     /// How MIG mode is set.
@@ -314,13 +317,19 @@ impl CardFacts {
             sms: 132,
             major: 9,
             minor: 0,
-            bus: 0x10 + index,
+            bus: address::numbered(index),
+            slot: 0,
             pci_id: 0x2330_10de,
             mig: MigMode::Off,
             compute_mode: ComputeMode::Default,
             serial: format!("16500000000{index:02}"),
             device: String::new(),
         }
+    }
+
+    /// The default model, without what distinguishes a card from the next one; [`Node::read`] adds that by the card's place.
+    fn unnumbered() -> Self {
+        Self { uuid: String::new(), bus: NO_BUS, serial: String::new(), ..Self::numbered(0) }
     }
 
     /// The UUID's sixteen bytes; `None` where the text is no UUID.
@@ -338,10 +347,10 @@ impl CardFacts {
         Some(bytes)
     }
 
-    /// PCI address as NVML writes it.
+    /// PCI address.
     #[must_use]
-    pub fn pci(&self) -> String {
-        format!("{:08X}:{:02X}:00.0", 0, self.bus)
+    pub fn pci(&self) -> PciPlace {
+        PciPlace::of(self)
     }
 }
 
@@ -358,8 +367,31 @@ impl Node {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(source) => return Err(NodeError::Read { path, source }),
         };
-        let node: Self = toml::from_str(&text).map_err(|source| NodeError::Parse { path, source })?;
+        let mut node: Self = toml::from_str(&text).map_err(|source| NodeError::Parse { path, source })?;
+        node.number()?;
         node.check()
+    }
+
+    /// Gives every card what it does not share with others, where the file does not say it.
+    fn number(&mut self) -> Result<(), NodeError> {
+        address::complete(&mut self.cards)?;
+        let mut uuids = BTreeSet::new();
+        for (index, card) in (0..).zip(&mut self.cards) {
+            let own = CardFacts::numbered(index);
+            for (field, own) in [(&mut card.uuid, own.uuid), (&mut card.serial, own.serial)] {
+                if field.is_empty() {
+                    *field = own;
+                }
+            }
+            if !uuids.insert(card.uuid.to_lowercase()) {
+                return Err(NodeError::Figure {
+                    field: "card.uuid",
+                    found: format!("{} for two cards", card.uuid),
+                    expected: "another UUID for each card",
+                });
+            }
+        }
+        Ok(())
     }
 
     fn check(self) -> Result<Self, NodeError> {

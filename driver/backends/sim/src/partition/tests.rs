@@ -37,6 +37,15 @@ fn every_personality_is_a_node_with_distinct_cards() {
 }
 
 #[test]
+fn node_file_with_one_pci_address_twice_is_refused() {
+    let text = "schema = 1\nname = \"n\"\n[[card]]\nmodel = \"nvidia-t4-16gb\"\npci = [\"0000:11:00.0\"]\n\
+                [[card]]\nmodel = \"nvidia-l4-24gb\"\npci = [\"0000:11:00.0\"]\n";
+    let file = NodeFile::parse(text).unwrap();
+    let error = SimNode::in_memory(&file, &Catalogue::embedded()).unwrap_err().to_string();
+    assert!(error.contains("PCI address 0000:11:00.0 is given to two cards"), "{error}");
+}
+
+#[test]
 fn hardware_refuses_counter_excess_and_unknown_templates() {
     let node = node("h100-8");
     let big = at(&node, 0, "7g.80gb", "0");

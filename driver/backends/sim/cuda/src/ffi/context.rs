@@ -1,6 +1,6 @@
 //! Contexts, primary and own.
 
-use super::pointer::{In, Out};
+use super::pointer::{In, Out, Text};
 use crate::boundary::enter;
 use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, PRIMARY_CONTEXT_ACTIVE};
 use crate::event::EVENTS;
@@ -194,4 +194,9 @@ exports! {
         config.set(0)
     }
     fn cuCtxSetSharedMemConfig(_config: u32) { process::current().map(|_| ()) }
+
+    // No tool profiles here. The first of these has no effect since CUDA 12.
+    fn cuProfilerInitialize(_configuration: Text, _output: Text, _mode: u32) { Err(NOT_SUPPORTED) }
+    fn cuProfilerStart() { process::current().map(|_| ()) }
+    fn cuProfilerStop() { process::current().map(|_| ()) }
 }

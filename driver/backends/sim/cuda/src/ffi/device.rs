@@ -7,6 +7,7 @@ use crate::location::Location;
 use crate::pool::POOLS;
 use crate::process::{self, OurCard};
 use crate::table::{self, LookupResult, Mode};
+use aliquot_sim_device::PciPlace;
 use std::ffi::c_char;
 
 /// Flags of cuGetProcAddress.
@@ -53,12 +54,14 @@ fn attribute(number: i32, ours: &process::OurCard) -> i32 {
         16 => int(facts.sms),
         20 => facts.compute_mode as i32,
         21..=30 | 42..=49 | 52..=74 => 16_384,
-        33 => int(facts.bus),
+        33 => int(facts.pci().bus),
+        34 => int(facts.pci().slot),
         36 => 2_619_000,
         37 => 5_120,
         38 => 52_428_800,
         39 => 2048,
         40 => 3,
+        50 => int(facts.pci().domain),
         75 => int(facts.major),
         76 => int(facts.minor),
         81 => 233_472,
@@ -116,10 +119,13 @@ exports! {
     }
 
     fn cuGetExportTable(table: Out<*const ()>, id: In<[u8; 16]>) {
-        if id.get()? == InnerTable::ID {
+        let id = id.get()?;
+        if id == InnerTable::ID {
             return table.set(std::ptr::from_ref(InnerTable::TABLE).cast());
         }
         table.set(std::ptr::null())?;
+        let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        aliquot_sim_device::log_unsupported(&format!("cuGetExportTable {digits}"));
         Err(NOT_FOUND)
     }
 
@@ -177,15 +183,14 @@ exports! {
     }
 
     fn cuDeviceGetPCIBusId(text: Out<u8>, size: i32, device: i32) {
-        let bus = process::card(device)?.card.facts().bus;
-        write_text(text, size, &format!("0000:{bus:02x}:00.0"))
+        let place = process::card(device)?.card.facts().pci();
+        write_text(text, size, &place.text(4).to_lowercase())
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text) {
         device.check()?;
-        let text = text.get()?.to_string_lossy().to_lowercase();
-        let bus = text.split(':').rev().nth(1).and_then(|bus| u32::from_str_radix(bus, 16).ok());
-        let place = process::cards()?.iter().position(|ours| Some(ours.card.facts().bus) == bus);
+        let asked = PciPlace::parse(&text.get()?.to_string_lossy()).ok_or(INVALID_VALUE)?;
+        let place = process::cards()?.iter().position(|ours| ours.card.facts().pci() == asked);
         device.set(place.and_then(|place| i32::try_from(place).ok()).ok_or(INVALID_DEVICE)?)
     }
 

@@ -5,20 +5,50 @@ use super::system::whole_text;
 use crate::code::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::library;
 
-/// The vendor's PCI information, third version.
+/// What all versions of the vendor's PCI information begin with; the first one.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct PciInfo {
+pub(crate) struct PciInfo1 {
     legacy_address: [u8; 16],
     domain: u32,
     bus: u32,
     device: u32,
     device_id: u32,
+}
+
+/// The second version, less what it reserves behind.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PciInfo2 {
+    first: PciInfo1,
     subsystem_id: u32,
+}
+
+/// The third version.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PciInfo {
+    second: PciInfo2,
     address: [u8; 32],
 }
 
-const _: () = assert!(size_of::<PciInfo>() == 68);
+const _: () =
+    assert!(size_of::<PciInfo1>() == 32 && size_of::<PciInfo2>() == 36 && size_of::<PciInfo>() == 68);
+
+/// The card's PCI information, of which older versions of the call give the beginning.
+fn pci_info(handle: u64) -> Answer<PciInfo> {
+    let facts = library::card(handle)?.facts();
+    let place = facts.pci();
+    let first = PciInfo1 {
+        legacy_address: text_into(&place.text(4)),
+        domain: place.domain,
+        bus: place.bus,
+        device: place.slot,
+        device_id: facts.pci_id,
+    };
+    let second = PciInfo2 { first, subsystem_id: facts.pci_id };
+    Ok(PciInfo { second, address: text_into(&place.text(8)) })
+}
 
 /// Power of an idle and of a fully used card, in milliwatts.
 const POWER: (u64, u64) = (70_000, 700_000);
@@ -37,6 +67,25 @@ fn text_into<const SIZE: usize>(text: &str) -> [u8; SIZE] {
         *place = byte;
     }
     bytes
+}
+
+/// A card that belongs to the machine, not to a guest or a host of virtual ones.
+const BARE_METAL: u32 = 0;
+
+/// The vendor's number of an architecture, by its compute capability; what is not listed is unknown.
+fn architecture(major: u32, minor: u32) -> u32 {
+    match (major, minor) {
+        (3, _) => 2,
+        (5, _) => 3,
+        (6, _) => 4,
+        (7, 0 | 2) => 5,
+        (7, _) => 6,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10..=12, _) => 10,
+        _ => u32::MAX,
+    }
 }
 
 /// Clocks by the vendor's numbers: graphics, multiprocessors, memory, video; in MHz.
@@ -70,18 +119,9 @@ exports! {
     fn nvmlDeviceGetMinorNumber(handle: u64, minor: Out<u32>) {
         minor.set(u32::try_from(library::card(handle)?.index()).unwrap_or(0))
     }
-    fn nvmlDeviceGetPciInfo_v3(handle: u64, info: Out<PciInfo>) {
-        let facts = library::card(handle)?.facts();
-        info.set(PciInfo {
-            legacy_address: text_into(&format!("0000:{:02X}:00.0", facts.bus)),
-            domain: 0,
-            bus: facts.bus,
-            device: 0,
-            device_id: facts.pci_id,
-            subsystem_id: facts.pci_id,
-            address: text_into(&facts.pci()),
-        })
-    }
+    fn nvmlDeviceGetPciInfo(handle: u64, info: Out<PciInfo1>) { info.set(pci_info(handle)?.second.first) }
+    fn nvmlDeviceGetPciInfo_v2(handle: u64, info: Out<PciInfo2>) { info.set(pci_info(handle)?.second) }
+    fn nvmlDeviceGetPciInfo_v3(handle: u64, info: Out<PciInfo>) { info.set(pci_info(handle)?) }
     fn nvmlDeviceGetCudaComputeCapability(handle: u64, major: Out<i32>, minor: Out<i32>) {
         let facts = library::card(handle)?.facts();
         major.set(i32::try_from(facts.major).unwrap_or(0))?;
@@ -122,5 +162,9 @@ exports! {
         cores.set(library::card(handle)?.facts().sms * 128)
     }
     fn nvmlDeviceGetBrand(handle: u64, brand: Out<u32>) { constant(handle, brand, 14) }
-    fn nvmlDeviceGetArchitecture(handle: u64, architecture: Out<u32>) { constant(handle, architecture, 9) }
+    fn nvmlDeviceGetArchitecture(handle: u64, number: Out<u32>) {
+        let facts = library::card(handle)?.facts();
+        number.set(architecture(facts.major, facts.minor))
+    }
+    fn nvmlDeviceGetVirtualizationMode(handle: u64, mode: Out<u32>) { constant(handle, mode, BARE_METAL) }
 }

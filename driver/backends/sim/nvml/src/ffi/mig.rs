@@ -452,15 +452,21 @@ exports! {
     fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle: u64, card: Out<u64>) {
         card.set(library::handle(library::mig_device(handle)?.0))
     }
+    fn nvmlDeviceGetAttributes(handle: u64, attributes: Out<Attributes>) { attributes.set(attributes_of(handle)?) }
     fn nvmlDeviceGetAttributes_v2(handle: u64, attributes: Out<Attributes>) {
-        let (card, MigDevice { gpu, compute }) = library::mig_device(handle)?;
-        let profile = profile_by_id(card, gpu.profile)?;
-        attributes.set(Attributes {
-            multiprocessors: library::part(handle)?.0.facts().sms,
-            engines: profile.engines,
-            gpu_slices: profile.slices,
-            compute_slices: compute.placement.size,
-            memory_mib: profile.memory_mib,
-        })
+        attributes.set(attributes_of(handle)?)
     }
+}
+
+/// What a MIG device has of its card.
+fn attributes_of(handle: u64) -> Answer<Attributes> {
+    let (card, MigDevice { gpu, compute }) = library::mig_device(handle)?;
+    let profile = profile_by_id(card, gpu.profile)?;
+    Ok(Attributes {
+        multiprocessors: library::part(handle)?.0.facts().sms,
+        engines: profile.engines,
+        gpu_slices: profile.slices,
+        compute_slices: compute.placement.size,
+        memory_mib: profile.memory_mib,
+    })
 }

@@ -3,6 +3,7 @@
 use super::pointer::{Out, Text, write_text};
 use crate::code::{INSUFFICIENT_SIZE, INVALID_VALUE, NOT_FOUND, text};
 use crate::{events, library};
+use aliquot_sim_device::PciPlace;
 use std::ffi::c_char;
 
 /// Fills a text in, which is never cut here.
@@ -78,9 +79,7 @@ fn by_index(index: u32, handle: Out<u64>) -> crate::code::Answer {
     handle.set(library::handle(library::device()?.card(index).ok_or(INVALID_VALUE)?))
 }
 
-/// PCI addresses are compared from the bus on: domains are written with four or eight digits.
 fn by_address(address: Text, handle: Out<u64>) -> crate::code::Answer {
-    let asked = address.get()?.to_string_lossy().to_uppercase();
-    let ends = |text: &str| text.split_once(':').map(|(_, rest)| rest.to_owned());
-    handle.set(library::handle(library::find(|card| ends(&card.facts().pci()) == ends(&asked))?))
+    let asked = PciPlace::parse(&address.get()?.to_string_lossy()).ok_or(NOT_FOUND)?;
+    handle.set(library::handle(library::find(|card| card.facts().pci() == asked)?))
 }
