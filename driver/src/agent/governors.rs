@@ -125,6 +125,7 @@ impl CardsInUse for Governors {
                 None => {}
             }
         }
-        observe(&self.grants, &view.claims)
+        let unshimmed = self.running.values().flat_map(Governor::unshimmed).collect();
+        observe(&self.grants, &view.claims, &unshimmed)
     }
 }

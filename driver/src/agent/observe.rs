@@ -1,6 +1,7 @@
 //! What regions show of shares: whether the shim holds their limits, and what they use.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
@@ -12,6 +13,7 @@ use crate::clock;
 use crate::grant_file;
 use crate::ports::Truth;
 use crate::region::{self, Life, UsageCopy, UsageFile};
+use crate::run::governor::UnshimmedProcess;
 
 /// One share, as its region shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +34,14 @@ pub struct ShareUse {
     pub throttled: bool,
 }
 
-/// Whether the limits of a share hold. Use of the card beside the shim is not looked for here; `aliquot top` reports it.
+/// Whether the limits of a share hold. Of use of the card without the shim, the governor reports the device time of shares with a
+/// compute limit; `aliquot top` reports memory as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnforcementState {
     /// A process of the claim reserves through the shim, or did.
     Observed,
+    /// A live process of the claim uses the card without the shim; its name.
+    Bypassed(String),
     /// No process has used the device.
     Unused,
     /// The claim has all of the device: the hardware is the limit.
@@ -53,6 +58,14 @@ impl EnforcementState {
     pub fn condition(&self) -> (Truth, &'static str, String) {
         match self {
             Self::Observed => (Truth::True, "ShimObserved", "processes of the claim use the shim".to_owned()),
+            Self::Bypassed(process) => (
+                Truth::False,
+                "ShimBypassed",
+                format!(
+                    "{process} uses the card without the shim: its device time is charged to the claim, and the claim's other \
+                     processes get what is left of its share; end it, or start it with the shim (docs: SECURITY.md)"
+                ),
+            ),
             Self::Unused => {
                 (Truth::Unknown, "NotUsedYet", "no process of the claim has used the device".to_owned())
             }
@@ -68,7 +81,11 @@ impl EnforcementState {
 
 /// What the regions of these claims show.
 #[must_use]
-pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
+pub(super) fn observe(
+    grants: &Path,
+    claims: &[HeldClaim],
+    unshimmed: &BTreeMap<PathBuf, UnshimmedProcess>,
+) -> Vec<ShareUse> {
     let shares = claims.iter().flat_map(|claim| &claim.grants);
     let observed = shares.map(|grant| {
         let place = grant_file::place(grants, &grant.claim, &grant.share);
@@ -94,6 +111,8 @@ pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
         let alive = seen.processes.iter().any(|process| process.life != Life::Dead);
         let enforcement = if unlimited {
             EnforcementState::Hardware
+        } else if let Some(process) = unshimmed.get(&place.dir) {
+            EnforcementState::Bypassed(named(process))
         } else if alive || seen.high_water.0 > 0 || seen.reaped > 0 {
             EnforcementState::Observed
         } else {
@@ -104,6 +123,12 @@ pub(super) fn observe(grants: &Path, claims: &[HeldClaim]) -> Vec<ShareUse> {
         ShareUse { used, denied, device_nanos, throttled, ..nothing(enforcement) }
     });
     observed.collect()
+}
+
+/// A process, by a name that its program chose.
+fn named(process: &UnshimmedProcess) -> String {
+    let command: String = process.command.escape_debug().take(64).collect();
+    format!("process {} ({command})", process.pid)
 }
 
 /// Whether launches wait now. The tenant writes the word: it says nothing of others.

@@ -71,6 +71,8 @@ struct ReportTask {
     refused_pause: Duration,
     /// What the server has of enforcement, by claim and share.
     written: BTreeMap<(ClaimUid, ShareName), EnforcementState>,
+    /// Shares with an Event about a process that bypasses the shim, until they have none any more.
+    bypassed: BTreeSet<(ClaimUid, ShareName)>,
     /// Devices that claims read and do not hold.
     monitored: BTreeMap<ClaimUid, Vec<DeviceId>>,
     /// Prepared claims that the node's view does not show yet, and how long they are waited for.
@@ -127,6 +129,7 @@ impl Reporter {
             metrics: Arc::clone(&metrics),
             refused_pause,
             written: BTreeMap::new(),
+            bypassed: BTreeSet::new(),
             monitored: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             due: BTreeMap::new(),
@@ -243,6 +246,7 @@ impl ReportTask {
     fn note_changes(&mut self) {
         let uses = Arc::clone(&self.uses.borrow_and_update());
         let Some(view) = self.views.borrow().clone() else { return };
+        self.tell_bypasses(&uses, &view.claims);
         let differs = |one: &ShareUse| {
             let key = (one.claim.clone(), one.share.clone());
             self.written.get(&key).is_none_or(|written| *written != one.enforcement)
@@ -256,9 +260,7 @@ impl ReportTask {
             unwritten.into_iter().partition(|(uid, _)| waits(uid));
         let is_due = |held: &&HeldClaim| changed.contains(&held.uid) && !waits(&held.uid);
         let changed = view.claims.iter().filter(is_due).filter_map(|held| {
-            let (namespace, name) = held.name.split_once('/')?;
-            let (namespace, name) = (namespace.to_owned(), name.to_owned());
-            Some((held.uid.clone(), ClaimReference { namespace, name, uid: held.uid.clone() }))
+            Some((held.uid.clone(), reference(held)?))
         });
         let changed: Vec<_> = changed.collect();
         self.unwritten = waiting;
@@ -315,6 +317,28 @@ impl ReportTask {
                 self.written.extend(keys);
             }
             WriteOutcome::Later => drop(self.unwritten.insert(claim.uid.clone(), claim)),
+        }
+    }
+
+    /// An Event for each share of which a process bypasses the shim since the last look.
+    fn tell_bypasses(&mut self, uses: &[ShareUse], claims: &[HeldClaim]) {
+        let is_bypassed = |one: &&ShareUse| matches!(one.enforcement, EnforcementState::Bypassed(_));
+        let before = std::mem::take(&mut self.bypassed);
+        for one in uses.iter().filter(is_bypassed) {
+            let Some(claim) = claims.iter().find(|held| held.uid == one.claim).and_then(reference) else {
+                continue;
+            };
+            let share = (one.claim.clone(), one.share.clone());
+            if !before.contains(&share) {
+                let (_, reason, message) = one.enforcement.condition();
+                self.events.publish(AgentEvent {
+                    about: EventObject::Claim(claim),
+                    severity: EventSeverity::Warning,
+                    reason,
+                    message,
+                });
+            }
+            self.bypassed.insert(share);
         }
     }
 
@@ -388,6 +412,12 @@ async fn try_to_write(
             }
         }
     }
+}
+
+/// The claim as the API server knows it; `None`: a local run.
+fn reference(held: &HeldClaim) -> Option<ClaimReference> {
+    let (namespace, name) = held.name.split_once('/')?;
+    Some(ClaimReference { namespace: namespace.to_owned(), name: name.to_owned(), uid: held.uid.clone() })
 }
 
 /// The reason of an Event about a failed prepare.

@@ -61,6 +61,9 @@ STATE of a share:
 observed   its processes use the shim
 unseen     no process has used the shim or the card yet
 bypassed   a process of it is on the card without the shim
+contradicted
+           its processes use the shim, but the driver reports more memory or time of them than their usage file or limits
+           allow; the warning gives the figures
 unlimited  all of the part is granted, there is no limit to enforce
 absent     no limits are enforced here
 broken     its region cannot be used, the warning gives the reason

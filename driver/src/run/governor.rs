@@ -24,6 +24,7 @@ mod grant;
 mod news;
 mod owners;
 mod register;
+mod unshimmed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -48,6 +49,8 @@ use news::{Candidate, FileWatch, GovernorRequest, GovernorRequests, Heard};
 pub use news::{leader_locks, remove_leader_locks};
 use owners::{Owners, StartedGrants};
 use register::Register;
+pub use unshimmed::UnshimmedProcess;
+use unshimmed::UnshimmedProcesses;
 
 /// Time between two scans for new grants and exited processes.
 const LOOK: Duration = Duration::from_millis(50);
@@ -142,6 +145,13 @@ impl Governor {
         if self.register.as_ref().is_some_and(|register| register.set(shares)) {
             self.shared.wake();
         }
+    }
+
+    /// By share, a live process of it that uses the card without the shim; of a governor that was started with
+    /// [`Self::start_of_owner`].
+    #[must_use]
+    pub fn unshimmed(&self) -> BTreeMap<PathBuf, UnshimmedProcess> {
+        self.register.as_ref().map(|register| register.unshimmed()).unwrap_or_default()
     }
 
     /// Resigns before this process is stopped.
@@ -255,6 +265,11 @@ impl<'s> Reign<'s> {
         });
         self.unread += before - self.grants.len();
         self.grants.values_mut().for_each(|grant| grant.owners.forget(now));
+        if let Some(register) = self.register {
+            let found =
+                |(dir, grant): (&PathBuf, &mut GovernedGrant)| Some((dir.clone(), grant.unshimmed.first()?));
+            register.report(self.grants.iter_mut().filter_map(found).collect());
+        }
     }
 
     /// The grant in a share's directory.
@@ -271,7 +286,8 @@ impl<'s> Reign<'s> {
         match UsageFile::open(&place.usage()) {
             Ok(usage) => {
                 let (tenant, owners) = (terms(&now).map(Tenant::new), Owners::default());
-                ShareContent::Ours(Box::new(GovernedGrant { limits, usage, tenant, owners }))
+                let unshimmed = UnshimmedProcesses::default();
+                ShareContent::Ours(Box::new(GovernedGrant { limits, usage, tenant, owners, unshimmed }))
             }
             Err(_) => ShareContent::Unread,
         }
@@ -318,7 +334,10 @@ impl<'s> Reign<'s> {
             let started = StartedGrants::of(pid, &self.scope.grants);
             let mut limited = self.grants.iter_mut().filter(|(_, grant)| grant.tenant.is_some());
             match limited.find(|(dir, _)| started.is_under(dir)) {
-                Some((_, grant)) => grant.owners.note(now, pid),
+                Some((_, grant)) => {
+                    grant.owners.note(now, pid);
+                    grant.unshimmed.note(pid);
+                }
                 None => self.strangers.note(now, pid),
             }
         }

@@ -8,8 +8,10 @@
 //! | driver | memory and time on the card | trusted |
 //!
 //! If usage file and driver differ, both are shown. A process uses the shim if it has a live slot in the usage file of its grant.
-//! A process of a grant that is on the card without a slot bypasses its limits.
+//! A process of a grant that is on the card without a slot bypasses its limits. Figures of the driver beyond the usage file, or
+//! beyond the limits, contradict it.
 
+mod contradiction;
 mod place;
 mod rate;
 

@@ -2,6 +2,7 @@
 
 mod api_kills;
 mod burst;
+mod bypass;
 mod cluster_client;
 mod deploy;
 mod directories;

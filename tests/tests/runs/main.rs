@@ -1,6 +1,7 @@
 //! Local runs: commands with a part of a card, their supervisors, governors and the live view.
 
 mod beside_agent;
+mod bypass;
 mod govern;
 mod living;
 mod run;

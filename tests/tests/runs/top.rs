@@ -15,13 +15,13 @@ use std::process::{Child, Command, Stdio};
 
 const GIB: u64 = 1 << 30;
 /// A site of one card, with the probe.
-struct Probed {
-    site: Site,
+pub(super) struct Probed {
+    pub(super) site: Site,
     program: PathBuf,
 }
 
 /// A program that is killed when the test ends.
-struct Running(Child);
+pub(super) struct Running(pub(super) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -32,7 +32,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    fn ready(command: &mut Command) -> Self {
+    pub(super) fn ready(command: &mut Command) -> Self {
         let mut child = Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
         BufReader::with_capacity(1, child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -43,7 +43,7 @@ impl Running {
 
 impl Probed {
     /// With a share of 4 GiB for each claim; `None` where there is no compiler.
-    fn with(claims: &[&str]) -> Option<Self> {
+    pub(super) fn with(claims: &[&str]) -> Option<Self> {
         let bench = Bench::new();
         let program = match bench.compile("sim_probe", Link::Opened) {
             Ok(program) => program,
@@ -65,7 +65,7 @@ impl Probed {
     }
 
     /// The probe as a tenant of a claim; with the shim, unless set otherwise.
-    fn tenant(&self, claim: &Value, arguments: &[&str]) -> Command {
+    pub(super) fn tenant(&self, claim: &Value, arguments: &[&str]) -> Command {
         let grants = self.site.grants().join(claim["claimUid"].as_str().unwrap());
         let mut command = self.site.tenant(grants, &self.program);
         command.args(arguments);
@@ -73,13 +73,13 @@ impl Probed {
     }
 
     /// The first card, as it is shown; rates are over so many seconds.
-    fn top(&self, interval: &str) -> (Value, Value) {
+    pub(super) fn top(&self, interval: &str) -> (Value, Value) {
         let mut shown = self.site.top(interval);
         (shown["cards"][0].take(), shown["problems"].take())
     }
 }
 
-fn of_pid(rows: &Value, pid: u32) -> Value {
+pub(super) fn of_pid(rows: &Value, pid: u32) -> Value {
     let found = rows.as_array().unwrap().iter().find(|row| row["pid"] == pid);
     found.unwrap_or(&Value::Null).clone()
 }

@@ -95,7 +95,7 @@ fn place(place: &CardPart) -> Value {
 
 fn share(share: &ShareRow) -> Value {
     let why = match &share.enforcement {
-        Enforcement::Broken(why) => Some(why),
+        Enforcement::Broken(why) | Enforcement::Contradicted(why) => Some(why),
         _ => None,
     };
     let part = match &share.grant.part {

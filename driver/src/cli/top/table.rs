@@ -213,7 +213,7 @@ fn share_row(share: &ShareRow, indent: &str, twins: usize) -> TableRow {
         name = format!("{name} ({})", phase_word(share.phase));
     }
     let tone = match &share.enforcement {
-        Enforcement::Bypassed | Enforcement::Broken(_) => Some(Tone::Bad),
+        Enforcement::Bypassed | Enforcement::Contradicted(_) | Enforcement::Broken(_) => Some(Tone::Bad),
         Enforcement::Observed => Some(Tone::Good),
         Enforcement::Unseen | Enforcement::Unlimited | Enforcement::Absent => None,
     };

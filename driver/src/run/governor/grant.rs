@@ -11,6 +11,7 @@ use aliquot_enforce::units::{Nanos, Ppm};
 
 use super::super::cards::Window;
 use super::owners::Owners;
+use super::unshimmed::UnshimmedProcesses;
 use crate::clock::monotonic;
 use crate::region::{LimitsWritten, Live, UsageFile, wake};
 
@@ -23,6 +24,8 @@ pub(super) struct GovernedGrant {
     pub(super) tenant: Option<Tenant>,
     /// Processes that its card time is measured by, if its compute is limited.
     pub(super) owners: Owners,
+    /// Those of them without the shim.
+    pub(super) unshimmed: UnshimmedProcesses,
 }
 
 impl GovernedGrant {
@@ -61,7 +64,9 @@ impl GovernedGrant {
     /// Records the owners of the slots, if card time is measured.
     pub(super) fn note_owners(&mut self, now: Nanos) {
         if self.tenant.is_some() {
-            self.owners.see(now, self.usage.owners());
+            let unshimmed = &mut self.unshimmed;
+            let slots = self.usage.owners().inspect(|(pid, _)| unshimmed.has_slot(*pid));
+            self.owners.see(now, slots);
         }
     }
 

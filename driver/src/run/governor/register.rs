@@ -1,20 +1,24 @@
 //! The shares of one card, kept by an owner of all grants in the governor's own process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use super::unshimmed::UnshimmedProcess;
 
 /// Directories of the card's shares. A governor without a register looks for them in the directory of all grants instead.
 #[derive(Debug, Default)]
 pub(super) struct Register {
     shares: Mutex<Arc<BTreeSet<PathBuf>>>,
+    /// By share, a process that uses the card without the shim.
+    unshimmed: Mutex<BTreeMap<PathBuf, UnshimmedProcess>>,
 }
 
 // === impl Register ===
 
 impl Register {
     pub(super) fn new(shares: BTreeSet<PathBuf>) -> Self {
-        Self { shares: Mutex::new(Arc::new(shares)) }
+        Self { shares: Mutex::new(Arc::new(shares)), unshimmed: Mutex::default() }
     }
 
     /// Replaces the shares; whether they differ.
@@ -29,5 +33,13 @@ impl Register {
 
     pub(super) fn shares(&self) -> Arc<BTreeSet<PathBuf>> {
         Arc::clone(&self.shares.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// What the governor found at its last look.
+    pub(super) fn report(&self, unshimmed: BTreeMap<PathBuf, UnshimmedProcess>) {
+        *self.unshimmed.lock().unwrap_or_else(PoisonError::into_inner) = unshimmed;
+    }
+
+    pub(super) fn unshimmed(&self) -> BTreeMap<PathBuf, UnshimmedProcess> {
+        self.unshimmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -483,3 +483,44 @@ fn owners_governor_seizes_the_lead_and_serves_its_register() {
     drop(of_a_run);
     assert_eq!(granted(), 250_000);
 }
+
+#[test]
+fn process_on_the_card_without_a_slot_is_reported_while_it_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = grant(dir.path(), "one", &limits(ComputePolicy::Cap, 500_000, CARD));
+    let usage = UsageFile::open(&place.usage()).unwrap();
+    let start = |grants: &str| {
+        let mut command = std::process::Command::new("sleep");
+        command.arg("60").env("ALIQUOT_GRANTS", dir.path().join("grants").join(grants)).spawn().unwrap()
+    };
+    let found = |pid: u32, with: &dyn Fn(&Governor)| {
+        let meter = Tells { pid, begun: Arc::new(AtomicBool::new(true)), told: Nanos::ZERO };
+        let scope = Scope { meter: Some(Box::new(meter)), ..scope(dir.path()) };
+        let governor = Governor::start_of_owner(scope, BTreeSet::from([place.dir.clone()])).unwrap();
+        with(&governor);
+    };
+    let mut bypasses = start("one");
+    let pid = bypasses.id();
+    found(pid, &|governor| {
+        let expected = UnshimmedProcess { pid, command: "sleep".to_owned() };
+        wait_for("the process", || governor.unshimmed().get(&place.dir) == Some(&expected));
+        let slot = usage.view().unwrap();
+        let slot = slot.slot(0).unwrap();
+        slot.start_time().store(crate::region::start_time(pid).unwrap(), Ordering::SeqCst);
+        slot.owner().store(u64::from(pid), Ordering::SeqCst);
+        wait_for("its slot", || governor.unshimmed().is_empty());
+        slot.owner().store(0, Ordering::SeqCst);
+    });
+    found(pid, &|governor| {
+        wait_for("the process again", || !governor.unshimmed().is_empty());
+        assert!(
+            nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap()),
+                nix::sys::signal::Signal::SIGKILL
+            )
+            .is_ok()
+        );
+        wait_for("its end", || governor.unshimmed().is_empty());
+    });
+    bypasses.wait().unwrap();
+}

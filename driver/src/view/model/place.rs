@@ -6,6 +6,7 @@ use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
 use aliquot_core::grant::Grant;
 use aliquot_core::units::Bytes;
 
+use super::contradiction::{self, DriverTime};
 use super::rate::Reading;
 use super::{SnapshotPair, TimeRate, ViewProblem, sum};
 use crate::checkpoint::Phase;
@@ -76,6 +77,8 @@ pub enum Enforcement {
     Unseen,
     /// Processes of this grant are on the card without the shim.
     Bypassed,
+    /// Its processes use the shim, and the driver reports more of them than their usage file or their limits allow; the figures.
+    Contradicted(String),
     /// There is no limit: all of the part is granted.
     Unlimited,
     /// There is no region: no limit is enforced.
@@ -138,10 +141,15 @@ pub(super) fn place(
     let before = looks.before.and_then(|before| before.driver(name.0, name.1));
     let mut rows: Vec<ShareRow> = shares.iter().map(|share| share_row(looks, share, problems)).collect();
     let mut outside = Vec::new();
+    let mut times = vec![DriverTime::default(); rows.len()];
+    let passed = before.zip(driver).map_or(0, |(before, now)| now.at.saturating_sub(before.at).as_nanos());
     for process in driver.iter().flat_map(|driver| &driver.processes) {
         let row = |shim| on_card(process, shim, driver, before);
         match belongs(process, shares) {
             Belongs::Slot { share, process: number } => {
+                if let Some(time) = times.get_mut(share) {
+                    time.add(row(Shim::Held).measured, passed);
+                }
                 let row = rows.get_mut(share).and_then(|row| row.processes.get_mut(number));
                 if let Some(row) = row {
                     row.driver =
@@ -157,8 +165,15 @@ pub(super) fn place(
             Belongs::NoGrant => outside.push(row(Shim::Outside)),
         }
     }
-    for row in &mut rows {
+    for (row, time) in rows.iter_mut().zip(times) {
         row.enforcement = row.enforcement.clone().with(&row.processes);
+        if row.enforcement == Enforcement::Observed
+            && let (Some(limits), Some(usage)) = (&row.limits, &row.usage)
+            && let Some(why) = contradiction::of(limits, usage, &row.processes, time)
+        {
+            problems.push(ViewProblem::new(format!("share {} ({})", row.claim, row.grant.share), &why));
+            row.enforcement = Enforcement::Contradicted(why);
+        }
     }
     let books = sum(rows.iter().filter_map(|row| row.usage.as_ref()).map(|usage| usage.total));
     CardPart {
@@ -341,6 +356,7 @@ impl Enforcement {
             Self::Observed => "observed",
             Self::Unseen => "unseen",
             Self::Bypassed => "bypassed",
+            Self::Contradicted(_) => "contradicted",
             Self::Unlimited => "unlimited",
             Self::Absent => "absent",
             Self::Broken(_) => "broken",

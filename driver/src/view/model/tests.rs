@@ -161,6 +161,41 @@ fn process_belongs_to_its_slot_then_its_name_then_its_grants() {
 }
 
 #[test]
+fn driver_figures_beyond_the_usage_file_contradict_it() {
+    const MIB: u64 = 1 << 20;
+    let word = |total: u64, slot: u64, held: u64| {
+        let process = in_books(5, Life::Held { pid: Some(5) }, slot);
+        let shares = vec![share("claim-0", Part::Card, seen(total, 0, vec![process]), seconds(0))];
+        let drawn =
+            picture(None, &look(shares, Vec::new(), vec![driver(CARD, &[(5, held, None)], 0, seconds(0))]));
+        (drawn.cards[0].place.shares[0].enforcement.word(), drawn.problems.len())
+    };
+    assert_eq!(word(100 * MIB, 100 * MIB, 116 * MIB), ("observed", 0), "pages and contexts differ a little");
+    assert_eq!(word(4 * MIB, 4 * MIB, 4060 * MIB), ("contradicted", 1), "lowered totals");
+    // A context without an allocation is not charged yet; beyond the limit that is no excuse.
+    assert_eq!(word(0, 0, 480 * MIB), ("observed", 0));
+    assert_eq!(word(0, 0, LIMIT + 17 * MIB), ("contradicted", 1));
+}
+
+#[test]
+fn driver_time_beyond_a_cap_contradicts_its_credit() {
+    let at = |nanos: u64, at: u64, policy| {
+        let process = in_books(5, Life::Held { pid: Some(5) }, 0);
+        let mut share = share("claim-0", Part::Card, seen(0, 0, vec![process]), seconds(at));
+        let Region::There(files) = &mut share.region else { panic!() };
+        files.limits = Ok(Limits { policy, granted_ppm: 250_000, ..files.limits.clone().unwrap() });
+        look(vec![share], Vec::new(), vec![driver(CARD, &[(5, 1, None)], nanos, seconds(at))])
+    };
+    let word = |percent: u64, policy| {
+        let drawn = picture(Some(&at(0, 1, policy)), &at(percent * 10_000_000, 2, policy));
+        drawn.cards[0].place.shares[0].enforcement.word()
+    };
+    assert_eq!(word(42, ComputePolicy::Cap), "observed");
+    assert_eq!(word(98, ComputePolicy::Cap), "contradicted");
+    assert_eq!(word(98, ComputePolicy::Burst), "observed", "borrowed time");
+}
+
+#[test]
 fn share_counts_as_held_only_after_a_live_slot_was_seen() {
     let word = |life: Option<Life>, change: fn(&mut Files)| {
         let processes = life.map(|life| in_books(5, life, 0)).into_iter().collect();
