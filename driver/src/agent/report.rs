@@ -259,9 +259,8 @@ impl ReportTask {
         let (waiting, due): (BTreeMap<_, _>, BTreeMap<_, _>) =
             unwritten.into_iter().partition(|(uid, _)| waits(uid));
         let is_due = |held: &&HeldClaim| changed.contains(&held.uid) && !waits(&held.uid);
-        let changed = view.claims.iter().filter(is_due).filter_map(|held| {
-            Some((held.uid.clone(), reference(held)?))
-        });
+        let changed =
+            view.claims.iter().filter(is_due).filter_map(|held| Some((held.uid.clone(), reference(held)?)));
         let changed: Vec<_> = changed.collect();
         self.unwritten = waiting;
         self.due.extend(due);

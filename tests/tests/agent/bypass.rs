@@ -1,7 +1,5 @@
 //! A process of a claim that uses the card without the shim: the claim is told why its others get less.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
-
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,7 +65,10 @@ async fn event_names_the_process_that_bypasses_the_shim() {
     let enforced = || {
         let statuses = cluster.statuses.lock();
         let conditions = statuses.get("a").into_iter().flatten().flat_map(|device| &device.conditions);
-        conditions.filter(|condition| condition.kind == "Enforced").map(|condition| condition.status).last()
+        conditions
+            .filter(|condition| condition.kind == "Enforced")
+            .map(|condition| condition.status)
+            .next_back()
     };
     until("the condition", || enforced() == Some(Truth::False)).await;
     drop(tenant);
