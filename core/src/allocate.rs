@@ -38,7 +38,8 @@ mod twins;
 mod world;
 
 pub use explain::{
-    Change, Explanation, NodeExplanation, ReasonGroup, RejectReason, Rejection, RequestExplanation,
+    Change, ChangesTried, Explanation, NodeExplanation, NodesExplained, ReasonGroup, RejectReason, Rejection,
+    RequestExplanation,
 };
 pub use held::{Excess, HoldError, NotHeld, SumViolation};
 pub use place::{Candidates, Progress};

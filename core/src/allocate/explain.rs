@@ -10,6 +10,7 @@
 //! The order of reasons is for people: a device that could never serve the request says so before it says that it is
 //! taken. It does not change which devices are rejected.
 
+mod change;
 mod judge;
 mod reason;
 mod remedy;
@@ -19,18 +20,32 @@ use super::problem::PoolFault;
 use super::refusal::PlacementRefusal;
 use super::world::{NodeIndex, World};
 use crate::dra::{AllocationMode, AllocationResult, DeviceId, RequestKind, ResourceClaim};
+pub use change::Change;
 pub use reason::{ReasonGroup, RejectReason};
-pub use remedy::Change;
+pub use remedy::ChangesTried;
+
+/// How many of the nodes that refuse are looked at device by device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodesExplained {
+    /// Every node.
+    All,
+    /// So many, the first in order.
+    First(usize),
+}
 
 /// What became of claims, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Where they would go, or the refusal.
     pub outcome: Result<NodeIndex, PlacementRefusal>,
-    /// Each requested node, in order; empty when the claims are placed.
+    /// Requested nodes in order, as many as were asked for; empty when the claims are placed.
     pub nodes: Vec<NodeExplanation>,
+    /// How many nodes refuse beside those.
+    pub nodes_left_out: usize,
     /// A single change that places them, proved by a search; `None`: none was found.
     pub remedy: Option<Change>,
+    /// Whether a change that was not tried could be one.
+    pub changes_tried: ChangesTried,
 }
 
 /// Why one node refuses.
@@ -95,11 +110,22 @@ impl RequestExplanation {
 impl World {
     /// Explains what becomes of the claims together on these nodes. Nothing is held afterwards that was not before.
     ///
-    /// Work: one look at every device of every node, and at most a few hundred searches for the remedy.
-    pub fn explain(&mut self, claims: &[ResourceClaim], candidates: Candidates<'_>) -> Explanation {
+    /// Work: one look at every device of each explained node, and a bounded number of steps for the remedy.
+    pub fn explain(
+        &mut self,
+        claims: &[ResourceClaim],
+        candidates: Candidates<'_>,
+        explained: NodesExplained,
+    ) -> Explanation {
         let refusal = match self.place(claims, candidates) {
             Ok((node, _)) => {
-                return Explanation { outcome: Ok(node), nodes: Vec::new(), remedy: None };
+                return Explanation {
+                    outcome: Ok(node),
+                    nodes: Vec::new(),
+                    nodes_left_out: 0,
+                    remedy: None,
+                    changes_tried: ChangesTried::All,
+                };
             }
             Err(refusal) => refusal,
         };
@@ -109,9 +135,14 @@ impl World {
                 (0..self.nodes.len()).map(|n| NodeIndex(u32::try_from(n).unwrap_or(u32::MAX))).collect()
             }
         };
-        let nodes = numbers.iter().filter_map(|node| self.explain_node(*node, claims)).collect();
-        let remedy = self.remedy(claims, candidates, &numbers);
-        Explanation { outcome: Err(refusal), nodes, remedy }
+        let most = match explained {
+            NodesExplained::All => numbers.len(),
+            NodesExplained::First(most) => most.min(numbers.len()),
+        };
+        let nodes = numbers[..most].iter().filter_map(|node| self.explain_node(*node, claims)).collect();
+        let (remedy, changes_tried) = self.remedy(claims, &numbers, &refusal);
+        let nodes_left_out = numbers.len() - most;
+        Explanation { outcome: Err(refusal), nodes, nodes_left_out, remedy, changes_tried }
     }
 
     fn explain_node(&mut self, node: NodeIndex, claims: &[ResourceClaim]) -> Option<NodeExplanation> {

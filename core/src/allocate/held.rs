@@ -1,25 +1,28 @@
 //! What claims hold: taken in from their allocations, given back by UID, recounted from scratch on demand.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use super::index::{CounterUse, DeviceNo, Index};
+use super::index::{CounterUse, DeviceNo, Index, NumberMap};
 use super::problem::InputProblem;
 use super::state::{DeviceState, State};
 use super::world::World;
 use crate::dra::{Access, AllocationResult, DeviceId, DeviceResult, ResourceClaim};
 use crate::quantity::Quantity;
 
-/// All holders.
+/// All holders, by UID and by device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HolderIndex {
-    pub(super) claims: HashMap<String, ClaimHolder>,
+    claims: HashMap<String, ClaimHolder>,
+    /// The claim of each holding of a device, as namespace/name.
+    by_device: NumberMap<DeviceNo, Vec<Arc<str>>>,
 }
 
 /// One claim that holds something.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimHolder {
     /// namespace/name
-    pub(super) claim: String,
+    pub(super) claim: Arc<str>,
     pub(super) holdings: Vec<HeldResult>,
     pub(super) unknown: Vec<DeviceId>,
 }
@@ -139,10 +142,11 @@ impl World {
     /// # Errors
     /// The claim's UID holds something already. Nothing is changed then.
     pub fn hold_as(&mut self, claim: &ResourceClaim, allocation: &AllocationResult) -> Result<(), HoldError> {
-        if self.held.claims.contains_key(&claim.uid) {
+        if self.holds(&claim.uid) {
             return Err(HoldError::AlreadyHeld { claim: name_of(claim), uid: claim.uid.clone() });
         }
-        let mut holder = ClaimHolder { claim: name_of(claim), holdings: Vec::new(), unknown: Vec::new() };
+        let mut holder =
+            ClaimHolder { claim: name_of(claim).into(), holdings: Vec::new(), unknown: Vec::new() };
         for result in allocation.devices.iter().filter(|result| result.access == Access::Normal) {
             let id = &result.device;
             match self.index.device(&id.driver, &id.pool, &id.device) {
@@ -151,7 +155,7 @@ impl World {
             }
         }
         self.charge(&holder);
-        self.held.claims.insert(claim.uid.clone(), holder);
+        self.held.insert(claim.uid.clone(), holder);
         Ok(())
     }
 
@@ -160,26 +164,24 @@ impl World {
     /// # Errors
     /// Nothing is held under this UID.
     pub fn release(&mut self, uid: &str) -> Result<(), NotHeld> {
-        let holder = self.held.claims.remove(uid).ok_or_else(|| NotHeld { uid: uid.to_owned() })?;
+        self.take_out(uid).map(|_| ()).ok_or_else(|| NotHeld { uid: uid.to_owned() })
+    }
+
+    /// Takes a holder out, for good or for a trial; [`Self::put_back`] undoes it.
+    pub(super) fn take_out(&mut self, uid: &str) -> Option<ClaimHolder> {
+        let holder = self.held.remove(uid)?;
         for holding in &holder.holdings {
             credit(&mut self.state, &self.index, holding);
             let pool = self.index.devices[holding.device.at()].pool;
             self.memo.released(pool, &mut self.neighbourhoods);
         }
-        Ok(())
-    }
-
-    /// Takes a holder out for a trial; [`Self::put_back`] undoes it.
-    pub(super) fn lift(&mut self, uid: &str) -> Option<ClaimHolder> {
-        let holder = self.held.claims.get(uid)?.clone();
-        self.release(uid).ok()?;
         Some(holder)
     }
 
-    /// Puts back what [`Self::lift`] took out.
+    /// Puts back what [`Self::take_out`] took out.
     pub(super) fn put_back(&mut self, uid: String, holder: ClaimHolder) {
         self.charge(&holder);
-        self.held.claims.insert(uid, holder);
+        self.held.insert(uid, holder);
     }
 
     fn charge(&mut self, holder: &ClaimHolder) {
@@ -207,11 +209,11 @@ impl World {
     #[must_use]
     pub fn lost(&self) -> Vec<InputProblem> {
         let mut lost: Vec<_> =
-            self.held.claims.values().flat_map(|h| h.unknown.iter().map(|d| (&h.claim, d))).collect();
+            self.held.all().flat_map(|(_, h)| h.unknown.iter().map(|d| (&h.claim, d))).collect();
         lost.sort();
         lost.into_iter()
             .map(|(claim, device)| InputProblem::UnknownDevice {
-                claim: claim.clone(),
+                claim: claim.to_string(),
                 device: device.clone(),
             })
             .collect()
@@ -263,7 +265,7 @@ impl World {
     /// The first sum that differs; always a bug here.
     pub fn invariants(&self) -> Result<(), SumViolation> {
         let mut recount = State::new(&self.index);
-        for holding in self.held.claims.values().flat_map(|holder| &holder.holdings) {
+        for holding in self.held.all().flat_map(|(_, holder)| &holder.holdings) {
             charge(&mut recount, &self.index, holding);
         }
         compare("holders of device", &self.state.devices, &recount.devices)?;
@@ -271,6 +273,48 @@ impl World {
         compare("available counter", &self.state.available, &recount.available)?;
         compare("overdrawn counters of pool", &self.state.negative, &recount.negative)?;
         compare("draws in flight", &[self.state.draws_in_flight], &[0])
+    }
+}
+
+// === impl HolderIndex ===
+
+impl HolderIndex {
+    /// Every holder with its UID, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&String, &ClaimHolder)> {
+        self.claims.iter()
+    }
+
+    /// The holder with this UID.
+    pub(super) fn holder(&self, uid: &str) -> Option<&ClaimHolder> {
+        self.claims.get(uid)
+    }
+
+    /// The claims that hold any of the devices, as namespace/name, each once and in order.
+    pub(super) fn of(&self, devices: impl IntoIterator<Item = DeviceNo>) -> Vec<String> {
+        let holders = devices.into_iter().filter_map(|device| self.by_device.get(&device)).flatten();
+        let names: BTreeSet<&str> = holders.map(|claim| &**claim).collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
+    fn insert(&mut self, uid: String, holder: ClaimHolder) {
+        for holding in &holder.holdings {
+            self.by_device.entry(holding.device).or_default().push(Arc::clone(&holder.claim));
+        }
+        self.claims.insert(uid, holder);
+    }
+
+    fn remove(&mut self, uid: &str) -> Option<ClaimHolder> {
+        let holder = self.claims.remove(uid)?;
+        for holding in &holder.holdings {
+            let Some(names) = self.by_device.get_mut(&holding.device) else { continue };
+            if let Some(at) = names.iter().position(|claim| Arc::ptr_eq(claim, &holder.claim)) {
+                names.swap_remove(at);
+            }
+            if names.is_empty() {
+                self.by_device.remove(&holding.device);
+            }
+        }
+        Some(holder)
     }
 }
 
@@ -352,6 +396,14 @@ impl DeviceShare {
         match result.share_id {
             None => Self::Whole,
             Some(_) => Self::Share(result.consumed_capacity.clone()),
+        }
+    }
+
+    /// What it takes of a capacity of a shareable device, in nano-units.
+    pub(super) fn amount(&self, capacity: &str) -> i128 {
+        match self {
+            Self::Whole => 0,
+            Self::Share(consumed) => consumed.get(capacity).map_or(0, |amount| amount.nanos()),
         }
     }
 }

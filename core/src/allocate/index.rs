@@ -83,6 +83,8 @@ pub(super) struct Index {
     draws: Vec<RelativeDraw>,
     /// Length of the list of used amounts, which entries index.
     pub(super) amounts: usize,
+    /// Entries whose device has a taint.
+    pub(super) tainted: Vec<EntryNo>,
     /// Later descriptions of the few devices that have several.
     again: NumberMap<DeviceNo, Vec<EntryNo>>,
     by_name: HashMap<String, HashMap<String, PoolNo>>,
@@ -260,6 +262,14 @@ impl Index {
     pub(super) fn described(&self, entry: EntryNo) -> &Device {
         let entry = &self.entries[entry.at()];
         &self.slices[entry.slice.at()].devices[entry.position as usize]
+    }
+
+    /// All entries of an entry's pool and generation, itself among them.
+    pub(super) fn beside(&self, entry: &DeviceEntry) -> impl Iterator<Item = &DeviceEntry> {
+        let pool = &self.pools[self.versions[entry.version.at()].pool.at()];
+        let facts = pool.slices.iter().map(|slice| &self.slice_facts[slice.at()]);
+        let ranges = facts.filter(|facts| facts.version == entry.version).map(|facts| &facts.entries);
+        ranges.flat_map(|range| &self.entries[range.start as usize..range.end as usize])
     }
 
     /// The draws of an entry.

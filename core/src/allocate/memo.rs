@@ -18,7 +18,7 @@ use crate::dra::NodeSelection;
 const LOG_MAX: usize = 1 << 16;
 
 /// Which node's searches a pool's devices concern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Neighbourhood {
     One(NodeIndex),
     All,
@@ -55,6 +55,18 @@ pub(super) struct MemoEntry {
     first: usize,
 }
 
+// === impl Neighbourhood ===
+
+impl Neighbourhood {
+    /// The node, if it is one.
+    pub(super) fn node(self) -> Option<NodeIndex> {
+        match self {
+            Self::One(node) => Some(node),
+            Self::All | Self::None => None,
+        }
+    }
+}
+
 // === impl Neighbourhoods ===
 
 impl Neighbourhoods {
@@ -82,8 +94,13 @@ impl Neighbourhoods {
         }
     }
 
+    /// The nodes whose searches the pool's devices concern.
+    pub(super) fn of(&self, pool: PoolNo) -> Neighbourhood {
+        self.by_pool[pool.at()]
+    }
+
     fn release(&mut self, pool: PoolNo) -> Neighbourhood {
-        let found = self.by_pool[pool.at()];
+        let found = self.of(pool);
         match found {
             Neighbourhood::One(node) => self.releases[node.0 as usize] += 1,
             Neighbourhood::All => self.releases_everywhere += 1,

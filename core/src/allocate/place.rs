@@ -184,6 +184,7 @@ impl World {
 
     fn answer(&mut self, node: NodeIndex, asking: &UnnamedClaims<'_>) -> NodeResult {
         let count = self.nodes.len();
+        self.work += 1;
         if node.0 as usize >= count {
             return NodeResult::Stopped(PlacementRefusal::UnknownNode);
         }
@@ -299,6 +300,7 @@ impl World {
         let found = search.run();
         let trail = search.trail.clone();
         search.unwind();
+        self.work += self.limits.steps_max - search.steps_left;
         match found {
             Ok(true) => results::write(self, node, claims, &trail).map(Some),
             Ok(false) | Err(Stop::TooManyResults) => Ok(None),

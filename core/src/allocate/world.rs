@@ -73,6 +73,20 @@ pub struct World {
     pub(super) memo: Memo,
     pub(super) limits: Limits,
     pub(super) release: Release,
+    /// Steps of searches and devices looked at since the world was made.
+    pub(super) work: u64,
+}
+
+/// What was learnt of the nodes through one directory.
+#[derive(Debug)]
+pub(super) struct Learnt {
+    directory: Arc<Directory>,
+    views: Vec<Option<Arc<View>>>,
+    sets: Vec<CandidateSet>,
+    set_numbers: NumberMap<(BaseNo, NodeIndex), SetNo>,
+    lanes: Vec<Lane>,
+    lane_numbers: NumberMap<(DemandNo, NodeIndex), LaneNo>,
+    memo: Memo,
 }
 
 impl Default for Limits {
@@ -120,6 +134,7 @@ impl World {
             lane_numbers: NumberMap::default(),
             limits: Limits::default(),
             release: Release::default(),
+            work: 0,
         };
         world.report_pools(&mut problems);
         (world, problems)
@@ -139,7 +154,7 @@ impl World {
     pub fn follow(&mut self, release: Release) {
         self.release = release;
         self.state.release = release;
-        self.see(Arc::new(Directory::new(&self.index, Completeness::Required, release)));
+        self.look_through(Arc::new(Directory::new(&self.index, Completeness::Required, release)));
     }
 
     /// The nodes, in the order in which they are tried.
@@ -180,16 +195,38 @@ impl World {
         let slot = self.views.get_mut(node.0 as usize)?;
         if slot.is_none() {
             let described = self.nodes.get(node.0 as usize)?;
-            *slot = Some(Arc::new(self.directory.view(&self.index, described)));
+            let view = self.directory.view(&self.index, described);
+            self.work += view.entries.len() as u64;
+            *slot = Some(Arc::new(view));
         }
         slot.clone()
     }
 
-    /// Reads the slices through another directory; returns the one used so far.
-    pub(super) fn see(&mut self, directory: Arc<Directory>) -> Arc<Directory> {
-        self.views.fill(None);
-        self.set_limits(self.limits);
-        std::mem::replace(&mut self.directory, directory)
+    /// Reads the slices through another directory, with nothing learnt; returns the one used so far, and what was learnt
+    /// through it.
+    pub(super) fn look_through(&mut self, directory: Arc<Directory>) -> Learnt {
+        let views = vec![None; self.nodes.len()];
+        Learnt {
+            directory: std::mem::replace(&mut self.directory, directory),
+            views: std::mem::replace(&mut self.views, views),
+            sets: std::mem::take(&mut self.sets),
+            set_numbers: std::mem::take(&mut self.set_numbers),
+            lanes: std::mem::take(&mut self.lanes),
+            lane_numbers: std::mem::take(&mut self.lane_numbers),
+            memo: std::mem::replace(&mut self.memo, Memo::new(&self.index)),
+        }
+    }
+
+    /// Undoes [`Self::look_through`]; nothing may have been released in between.
+    pub(super) fn look_back(&mut self, learnt: Learnt) {
+        let Learnt { directory, views, sets, set_numbers, lanes, lane_numbers, memo } = learnt;
+        self.directory = directory;
+        self.views = views;
+        self.sets = sets;
+        self.set_numbers = set_numbers;
+        self.lanes = lanes;
+        self.lane_numbers = lane_numbers;
+        self.memo = memo;
     }
 
     /// The candidates of a base on a node; worked out on first use.
@@ -200,6 +237,7 @@ impl World {
                 let number = SetNo::after(self.sets.len());
                 let described = self.nodes.get(node.0 as usize)?;
                 let asked = &self.demands.bases[base.at()];
+                self.work += view.entries.len() as u64;
                 self.sets.push(CandidateSet::new(&self.index, view, described, asked, &mut self.selectors));
                 self.set_numbers.insert((base, node), number);
                 number

@@ -93,10 +93,18 @@ impl NodeSelectorTerm {
     }
 
     fn unmet(&self, node: &Node) -> Option<&NodeRequirement> {
+        self.all_unmet(node).next()
+    }
+
+    /// The requirements that the node does not meet.
+    pub fn all_unmet<'t, 'n>(
+        &'t self,
+        node: &'n Node,
+    ) -> impl Iterator<Item = &'t NodeRequirement> + use<'t, 'n> {
         let labels = self.expressions.iter().map(|r| (r, node.labels.get(&r.key).map(String::as_str)));
         let fields =
             self.fields.iter().map(|r| (r, (r.key == "metadata.name").then_some(node.name.as_str())));
-        labels.chain(fields).find(|(requirement, found)| !requirement.holds(*found)).map(|(r, _)| r)
+        labels.chain(fields).filter(|(requirement, found)| !requirement.holds(*found)).map(|(r, _)| r)
     }
 }
 

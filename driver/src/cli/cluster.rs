@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use aliquot_core::allocate::{
-    Candidates, Change, Explanation, NodeIndex, PlacementRefusal, Reach, Release, World,
+    Candidates, Explanation, NodeIndex, NodesExplained, PlacementRefusal, Reach, Release, World,
 };
 use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
 use aliquot_core::offer::{DRIVER, Offers, ServerVersion, classes};
@@ -12,7 +12,7 @@ use aliquot_core::offer::{DRIVER, Offers, ServerVersion, classes};
 use crate::manifest::Manifests;
 
 use super::failure::Failure;
-use super::node_choice::{self, ExcludedNode, KeptOff, NodeChoice};
+use super::node_choice::{self, ExcludedNode, KeptOff, NodeChange, NodeChoice};
 use super::nodes::Fleet;
 use super::output::Terminal;
 use super::workload::{Unit, Workload, lacks_class, workload};
@@ -207,19 +207,11 @@ impl Cluster {
     }
 
     /// Why a unit has no place; `None` where it lacks an object rather than a device.
-    pub(super) fn explain(&mut self, number: usize) -> Option<Explanation> {
+    pub(super) fn explain(&mut self, number: usize, nodes: NodesExplained) -> Option<Explanation> {
         let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
         let (claims, allowed) = self.open(unit, &mut NodeChoice::default());
         let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
-        let mut explanation = self.world.explain(&claims, candidates);
-        // Another node is no help where its taints keep the Pod off.
-        if let Some(Change::AnotherNode { node }) = &explanation.remedy
-            && let Some(pod) = unit.pod(&self.manifests)
-            && !node_choice::unborne(node, pod, &self.manifests).is_empty()
-        {
-            explanation.remedy = None;
-        }
-        Some(explanation)
+        Some(self.world.explain(&claims, candidates, nodes))
     }
 
     /// The nodes that a unit may not use for other reasons than taints.
@@ -239,15 +231,19 @@ impl Cluster {
         node_choice::kept_off(pod, &self.manifests, &fixed, &self.world)
     }
 
-    /// The one taint that keeps a unit off a node on which it would fit.
-    pub(super) fn toleration_to_add(&mut self, number: usize) -> Option<String> {
+    /// The change of the Pod or of a node that lets a unit use a further node, on which it has a place; proved.
+    pub(super) fn node_change(&mut self, number: usize) -> Option<String> {
         let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
         let (claims, _) = self.open(unit, &mut NodeChoice::default());
-        let lone: Vec<(NodeIndex, String)> =
-            self.kept_off(number).iter().filter_map(KeptOff::by_one_taint).collect();
-        let fits =
-            lone.into_iter().find(|(node, _)| self.world.place(&claims, Candidates::Only(&[*node])).is_ok());
-        fits.map(|(_, words)| words)
+        let pod = unit.pod(&self.manifests)?;
+        let fixed: Vec<&AllocationResult> =
+            self.claims_of(number).filter_map(|c| c.allocation.as_ref()).collect();
+        let changes = node_choice::single_changes(pod, &self.manifests, &fixed, &self.world);
+        changes.into_iter().find_map(|NodeChange { words, nodes }| {
+            let (node, _) = self.world.place(&claims, Candidates::Only(&nodes)).ok()?;
+            let name = &self.world.nodes().get(node.0 as usize)?.name;
+            Some(if words.contains(name) { words } else { format!("{words}; node {name} takes it then") })
+        })
     }
 
     /// The claims of a unit that have no allocation, and the nodes that it may use (`None`: all).

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use aliquot_core::allocate::{
-    Change, Explanation, NodeExplanation, PlacementRefusal, Reach, ReasonGroup, RequestExplanation,
+    Change, ChangesTried, Explanation, NodeExplanation, NodesExplained, PlacementRefusal, Reach, ReasonGroup,
+    RequestExplanation,
 };
 use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use super::output::{Format, Terminal, Tone};
 use super::progress::StatusLine;
 
 /// Most nodes with their reasons shown one by one.
-const NODES_SHOWN: usize = 5;
+pub(super) const NODES_SHOWN: usize = 5;
 /// Devices of one reason that are named.
 const DEVICES_SHOWN: usize = 4;
 
@@ -65,8 +66,8 @@ pub(super) struct UnitExplanation {
     pub(super) explanation: Option<Explanation>,
     /// Nodes that were not tried, for other reasons than taints.
     excluded: Vec<ExcludedNode>,
-    /// The toleration that would let it use a tainted node, if only another node would help.
-    pub(super) toleration: Option<String>,
+    /// A change of the Pod or of a node that would place it on another node.
+    pub(super) node_change: Option<String>,
     /// A single change that would place it, in words.
     remedy: Option<String>,
 }
@@ -106,10 +107,14 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     }
     let all = refused.len();
     let most = if args.limit == 0 { all } else { args.limit };
+    let nodes = match args.output {
+        Format::Table => NodesExplained::First(NODES_SHOWN),
+        _ => NodesExplained::All,
+    };
     let mut layouts = LayoutSearch::new(&fleet);
     let mut explained = Vec::new();
     for (unit, label, why) in refused.into_iter().take(most) {
-        let one = UnitExplanation::of(&mut cluster, unit, label, why);
+        let one = UnitExplanation::of(&mut cluster, unit, label, why, nodes);
         explained.push(one.with_layout(layouts.change(&cluster, unit)));
     }
     match args.output {
@@ -152,21 +157,25 @@ fn text(
 // === impl UnitExplanation ===
 
 impl UnitExplanation {
-    pub(super) fn of(cluster: &mut Cluster, unit: usize, label: String, why: String) -> Self {
-        let explanation = cluster.explain(unit);
-        // Another node that would do may be one that taints keep it off.
-        let elsewhere = |e: &Explanation| matches!(e.remedy, None | Some(Change::AnotherNode { .. }));
-        let ask = explanation.as_ref().is_some_and(elsewhere);
-        let toleration = if ask { cluster.toleration_to_add(unit) } else { None };
+    pub(super) fn of(
+        cluster: &mut Cluster,
+        unit: usize,
+        label: String,
+        why: String,
+        nodes: NodesExplained,
+    ) -> Self {
+        // A change of the Pod's own wishes comes first: it takes nothing from the request, nor from others.
+        let explanation = cluster.explain(unit, nodes);
+        let node_change = if explanation.is_some() { cluster.node_change(unit) } else { None };
         let excluded = cluster.excluded(unit);
-        let explained = Self { label, why, explanation, excluded, toleration, remedy: None };
+        let explained = Self { label, why, explanation, excluded, node_change, remedy: None };
         explained.reworded(|change| Some(change.to_string()))
     }
 
     /// With these words for the change that would place it; none where they have none for it.
     pub(super) fn reworded(mut self, words: impl Fn(&Change) -> Option<String>) -> Self {
         let change = self.explanation.as_ref().and_then(|e| e.remedy.as_ref());
-        self.remedy = self.toleration.clone().or_else(|| change.and_then(words));
+        self.remedy = self.node_change.clone().or_else(|| change.and_then(words));
         self
     }
 
@@ -175,7 +184,7 @@ impl UnitExplanation {
         let change = self.explanation.as_ref().and_then(|e| e.remedy.as_ref());
         let is_less =
             |change: &Change| matches!(change, Change::DropSelector { .. } | Change::DropConstraint { .. });
-        if self.toleration.is_none() && change.is_none_or(is_less) {
+        if self.node_change.is_none() && change.is_none_or(is_less) {
             self.remedy = layout.map(|layout| layout.to_string()).or(self.remedy);
         }
         self
@@ -190,14 +199,15 @@ impl UnitExplanation {
             refusal.reach() == Reach::EveryNode && *refusal != PlacementRefusal::NoNodes
         };
         let alike = explanation.outcome.as_ref().is_err_and(of_every_node);
-        if alike && self.toleration.is_none() {
+        if alike && self.node_change.is_none() {
             return Ok(());
         }
         for node in explanation.nodes.iter().take(NODES_SHOWN) {
             node_text(node, terminal)?;
         }
-        if explanation.nodes.len() > NODES_SHOWN {
-            let more = explanation.nodes.len() - NODES_SHOWN;
+        let shown = explanation.nodes.len().min(NODES_SHOWN);
+        let more = explanation.nodes.len() - shown + explanation.nodes_left_out;
+        if more > 0 {
             terminal.line(format_args!("  … and {more} nodes more (-o json names them)"))?;
         }
         for ExcludedNode { node, why } in self.excluded.iter().take(NODES_SHOWN) {
@@ -212,6 +222,11 @@ impl UnitExplanation {
             Some(change) => {
                 let word = terminal.toned(Tone::Good, "It would fit if you");
                 terminal.line(format_args!("  {word} {change}"))?;
+            }
+            None if explanation.changes_tried == ChangesTried::Some => {
+                terminal.line(
+                    "  No single change was found that would place it; there are too many to try all.",
+                )?;
             }
             None => terminal.line("  No single change would place it.")?,
         }

@@ -3,6 +3,7 @@
 //! Taints do not apply to a Pod with a node name, which is already scheduled, or to a claim without a Pod.
 
 mod excluded;
+mod obstacle;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,6 +15,7 @@ use crate::manifest::{CORDONED, Manifests, Pod};
 use super::workload::Unit;
 
 pub(super) use excluded::{ExcludedNode, excluded};
+pub(super) use obstacle::{NodeChange, single_changes};
 
 /// Nodes that a message names for one reason.
 const NODES_NAMED: usize = 3;
@@ -29,7 +31,6 @@ pub(super) struct NodeChoice {
 
 /// A node that a Pod may not use for its taints alone.
 pub(super) struct KeptOff<'m> {
-    node: NodeIndex,
     name: &'m str,
     /// Those that the Pod does not bear; never empty.
     taints: Vec<&'m Taint>,
@@ -131,11 +132,7 @@ pub(super) fn kept_off<'m>(
     }
     numbered(world)
         .filter(|(_, node)| labelled(node, pod) && bound(node, Some(pod), fixed))
-        .map(|(index, node)| KeptOff {
-            node: index,
-            name: &node.name,
-            taints: unborne(&node.name, pod, manifests),
-        })
+        .map(|(_, node)| KeptOff { name: &node.name, taints: unborne(&node.name, pod, manifests) })
         .filter(|kept| !kept.taints.is_empty())
         .collect()
 }
@@ -191,19 +188,4 @@ fn shown(taint: &Taint) -> String {
     let equals = if value.is_empty() { "" } else { "=" };
     let cordoned = if key == CORDONED { "cordoned: " } else { "" };
     format!("{cordoned}{key}{equals}{value}:{effect}")
-}
-
-// === impl KeptOff ===
-
-impl KeptOff<'_> {
-    /// What would let the Pod use the node, if one change does.
-    pub(super) fn by_one_taint(&self) -> Option<(NodeIndex, String)> {
-        let [taint] = self.taints.as_slice() else { return None };
-        let words = if taint.key == CORDONED {
-            format!("uncordon node {}", self.name)
-        } else {
-            format!("let the Pod tolerate taint {} of node {}, or take it off", shown(taint), self.name)
-        };
-        Some((self.node, words))
-    }
 }

@@ -1,12 +1,10 @@
 //! One request against every device of a node, in the state as it is.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::{RejectReason, Rejection, RequestExplanation};
 use crate::allocate::constraints::lookup;
 use crate::allocate::demand::DemandNo;
 use crate::allocate::held::name_of;
-use crate::allocate::index::{CounterUse, DeviceNo, EntryNo, SlotNo};
+use crate::allocate::index::{CounterUse, DeviceEntry, DeviceNo, EntryNo, NumberMap, SlotNo, VersionNo};
 use crate::allocate::place::NamedAlternative;
 use crate::allocate::pools::device_concerns;
 use crate::allocate::refusal::Shortage;
@@ -20,8 +18,9 @@ use crate::dra::{
 use crate::quantity::Quantity;
 use crate::rounding;
 
-/// Which claims hold which device, by number.
-struct DeviceHolders(BTreeMap<DeviceNo, BTreeSet<String>>);
+/// What draws on the counters of a node, found once for each pool that is asked about.
+#[derive(Default)]
+struct Draws(NumberMap<VersionNo, NumberMap<SlotNo, Vec<DeviceNo>>>);
 
 /// A constraint that covers the request, with the devices chosen under it.
 struct CoveringConstraint {
@@ -42,7 +41,6 @@ impl World {
             RequestKind::FirstAvailable(subs) => &subs[at.alternative].request,
         };
         let demand = self.demands.demand(request, &self.classes, &mut self.selectors);
-        let holders = self.holders();
         let mut covering = self.covering(at, own);
         let mut explained = RequestExplanation {
             claim: name_of(at.claim),
@@ -52,13 +50,15 @@ impl World {
             rejected: Vec::new(),
         };
         let view = self.view(node).unwrap_or_default();
+        let mut draws = Draws::default();
+        self.work += view.entries.len() as u64;
         for entry in &view.entries {
             let device = self.index.id(self.index.entries[entry.at()].device);
             let reason = self
                 .unfit(node, *entry, demand)
-                .or_else(|| self.taken(*entry, request, &holders))
-                .or_else(|| self.lacking(*entry, request, &holders))
-                .or_else(|| self.overdrawn(*entry, &holders))
+                .or_else(|| self.taken(*entry, request))
+                .or_else(|| self.lacking(*entry, request))
+                .or_else(|| self.overdrawn(*entry, &mut draws))
                 .or_else(|| self.tainted(*entry, request))
                 .or_else(|| self.clashing(*entry, &covering));
             match reason {
@@ -70,16 +70,6 @@ impl World {
             }
         }
         explained
-    }
-
-    fn holders(&self) -> DeviceHolders {
-        let mut holders: BTreeMap<DeviceNo, BTreeSet<String>> = BTreeMap::new();
-        for holder in self.held.claims.values() {
-            for holding in &holder.holdings {
-                holders.entry(holding.device).or_default().insert(holder.claim.clone());
-            }
-        }
-        DeviceHolders(holders)
     }
 
     /// The claim's constraints over this request, with what earlier requests were given.
@@ -160,18 +150,13 @@ impl World {
         None
     }
 
-    fn taken(&self, entry: EntryNo, request: &ExactRequest, holders: &DeviceHolders) -> Option<RejectReason> {
+    fn taken(&self, entry: EntryNo, request: &ExactRequest) -> Option<RejectReason> {
         let device = self.index.entries[entry.at()].device;
         let held = request.access == Access::Normal && self.state.in_use(device).is_some();
-        held.then(|| RejectReason::Held { by: holders.of([device]) })
+        held.then(|| RejectReason::Held { by: self.held.of([device]) })
     }
 
-    fn lacking(
-        &self,
-        entry: EntryNo,
-        request: &ExactRequest,
-        holders: &DeviceHolders,
-    ) -> Option<RejectReason> {
+    fn lacking(&self, entry: EntryNo, request: &ExactRequest) -> Option<RejectReason> {
         let described = self.index.described(entry);
         let facts = &self.index.entries[entry.at()];
         if let Some(unknown) = request.capacity.keys().find(|name| !described.capacity.contains_key(*name)) {
@@ -186,7 +171,7 @@ impl World {
             if used + takes.nanos() > capacity.value.nanos() {
                 let left = Quantity::from_nanos(capacity.value.nanos() - used, capacity.value.format());
                 let by = match facts.sharing {
-                    Sharing::Shareable if *used != 0 => holders.of([facts.device]),
+                    Sharing::Shareable if *used != 0 => self.held.of([facts.device]),
                     _ => Vec::new(),
                 };
                 let shortage = Shortage { asked: takes, left };
@@ -201,7 +186,7 @@ impl World {
         None
     }
 
-    fn overdrawn(&self, entry: EntryNo, holders: &DeviceHolders) -> Option<RejectReason> {
+    fn overdrawn(&self, entry: EntryNo, draws: &mut Draws) -> Option<RejectReason> {
         let facts = &self.index.entries[entry.at()];
         if facts.counted == CounterUse::No || self.state.counters_are_paid(facts) {
             return None;
@@ -216,9 +201,6 @@ impl World {
         let slot = own.chain(all).find(|slot| self.state.available[slot.at()] < drawn(*slot))?;
         let counter = self.index.counter(self.index.slots[slot.at()]);
         let format = counter.total.format();
-        let drawing = self.index.entries.iter().filter(|other| {
-            other.version == facts.version && self.index.draws(other).any(|draw| draw.slot == slot)
-        });
         Some(RejectReason::Counter {
             set: counter.set.clone(),
             counter: counter.counter.clone(),
@@ -227,7 +209,7 @@ impl World {
                 left: Quantity::from_nanos(self.state.available[slot.at()], format),
             },
             total: counter.total,
-            by: holders.of(drawing.map(|other| other.device)),
+            by: self.held.of(draws.on(slot, facts, self)),
         })
     }
 
@@ -263,12 +245,21 @@ const fn is_list(value: &AttributeValue) -> bool {
     matches!(value, Ints(_) | Bools(_) | Strings(_) | Versions(_))
 }
 
-// === impl DeviceHolders ===
+// === impl Draws ===
 
-impl DeviceHolders {
-    fn of(&self, devices: impl IntoIterator<Item = DeviceNo>) -> Vec<String> {
-        let names: BTreeSet<&String> =
-            devices.into_iter().filter_map(|device| self.0.get(&device)).flatten().collect();
-        names.into_iter().cloned().collect()
+impl Draws {
+    /// The held devices that draw on a counter of the entry's pool.
+    fn on(&mut self, slot: SlotNo, entry: &DeviceEntry, world: &World) -> Vec<DeviceNo> {
+        let of_pool = self.0.entry(entry.version).or_insert_with(|| {
+            let mut by_slot: NumberMap<SlotNo, Vec<DeviceNo>> = NumberMap::default();
+            let held = world.index.beside(entry).filter(|other| world.state.is_held(other.device));
+            for other in held {
+                for draw in world.index.draws(other) {
+                    by_slot.entry(draw.slot).or_default().push(other.device);
+                }
+            }
+            by_slot
+        });
+        of_pool.get(&slot).cloned().unwrap_or_default()
     }
 }

@@ -1,111 +1,59 @@
 //! A single change that places claims, found by trying.
 //!
-//! Order, cheapest first: another node; one taint tolerated; one capacity lowered, to the largest amount that fits;
-//! one count lowered, to the largest that fits; one selector of a request dropped; one constraint dropped; one claim
-//! released, that holding the least first; a pool completed by its driver. The first that places the claims is
-//! reported, and it has been seen to place them.
+//! Order, cheapest first: one taint tolerated; one capacity lowered, to the largest amount that fits; one count
+//! lowered, to the largest that fits; one selector of a request dropped; one constraint dropped; one claim released,
+//! that holding the least first; a pool completed by its driver. The first that places the claims is reported, and it
+//! has been seen to place them.
+//!
+//! A change is tried on the nodes that it concerns: the others have refused, and would again. All tries together do a
+//! bounded amount of work.
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::judge::attribute;
-use crate::allocate::held::{DeviceShare, name_of};
+use super::change::Change;
+use crate::allocate::held::{DeviceShare, HeldResult, name_of};
+use crate::allocate::index::ProfileNo;
+use crate::allocate::memo::Neighbourhood;
 use crate::allocate::place::Candidates;
 use crate::allocate::pools::{Completeness, Directory};
 use crate::allocate::problem::PoolFault;
-use crate::allocate::world::{Limits, NodeIndex, World};
+use crate::allocate::refusal::{PlacementRefusal, Reach};
+use crate::allocate::world::{NodeIndex, World};
 use crate::dra::{
-    AllocationMode, CapacityRestriction, ConstraintRule, DeviceCapacity, ExactRequest, RequestKind,
-    ResourceClaim, Taint, TaintEffect, Toleration, TolerationOperator,
+    AllocationMode, CapacityRestriction, DeviceCapacity, ExactRequest, RequestKind, ResourceClaim, Taint,
+    TaintEffect, Toleration, TolerationOperator,
 };
 use crate::offer::{TAINT_OCCUPIED, TAINT_UNHEALTHY};
 use crate::quantity::Quantity;
 
-/// Most searches for one remedy; each is bounded too.
-const TRIES_MAX: usize = 400;
-/// Most steps of one such search: enough for any change that helps at once.
+/// Most work of all tries for one remedy, in steps of a search or devices looked at: a third of a second.
+const WORK_MAX: u64 = 20_000_000;
+/// Most steps of one search on one node: enough for any change that helps at once.
 const STEPS_MAX: u64 = 200_000;
+/// Nodes that are searched between two looks at the work done.
+const NODES_AT_ONCE: usize = 64;
+/// Claims that are released for a try: the first of each kind, then the second, and so on.
+const RELEASES_MAX: usize = 4_000;
 
-/// A single change that places refused claims.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Nothing but the node.
-    AnotherNode {
-        /// A node that takes them as they are.
-        node: String,
-    },
-    /// The request tolerates this taint.
-    TolerateTaint {
-        /// The claim, as namespace/name.
-        claim: String,
-        /// The request, or `request/subrequest`.
-        request: String,
-        /// The taint.
-        taint: Taint,
-    },
-    /// The request asks for less of a capacity.
-    LowerCapacity {
-        /// The claim, as namespace/name.
-        claim: String,
-        /// The request, or `request/subrequest`.
-        request: String,
-        /// The capacity.
-        capacity: String,
-        /// What it asks for; `None`: it names none and takes the default.
-        from: Option<Quantity>,
-        /// The most that fits.
-        to: Quantity,
-    },
-    /// The request asks for fewer devices.
-    LowerCount {
-        /// The claim, as namespace/name.
-        claim: String,
-        /// The request, or `request/subrequest`.
-        request: String,
-        /// How many it asks for.
-        from: u32,
-        /// The most that fit.
-        to: u32,
-    },
-    /// The request does without one of its selectors.
-    DropSelector {
-        /// The claim, as namespace/name.
-        claim: String,
-        /// The request, or `request/subrequest`.
-        request: String,
-        /// The selector.
-        expression: String,
-    },
-    /// The claim does without one of its constraints.
-    DropConstraint {
-        /// The claim, as namespace/name.
-        claim: String,
-        /// Which, from 0.
-        index: usize,
-        /// The rule.
-        rule: ConstraintRule,
-    },
-    /// A claim that holds something is released.
-    ReleaseClaim {
-        /// The claim, as namespace/name.
-        claim: String,
-        /// How many devices and shares it holds.
-        holds: usize,
-    },
-    /// The drivers publish what is missing of their pools.
-    CompletePools {
-        /// The pools, as driver/name.
-        pools: Vec<String>,
-    },
+/// What the search for a change has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangesTried {
+    /// Every change that this module knows.
+    All,
+    /// As many as a bounded amount of work allows.
+    Some,
 }
 
 /// The requested claims, and where.
 struct Question<'a> {
     claims: &'a [ResourceClaim],
-    candidates: Candidates<'a>,
     nodes: &'a [NodeIndex],
-    tries: usize,
+    /// Whether a node that a change does not concern can only refuse again.
+    reach: Reach,
+    /// The work at which the search for a change ends.
+    work_end: u64,
+    tried: ChangesTried,
 }
 
 /// One exact request among the claims.
@@ -116,6 +64,9 @@ struct RequestPosition {
     alternative: usize,
 }
 
+/// How much a claim holds, and of what: claims of one kind free as much.
+type HoldingKind = Vec<(ProfileNo, u32, Vec<i128>)>;
+
 // === impl World ===
 
 impl World {
@@ -123,42 +74,69 @@ impl World {
     pub(super) fn remedy(
         &mut self,
         claims: &[ResourceClaim],
-        candidates: Candidates<'_>,
         nodes: &[NodeIndex],
-    ) -> Option<Change> {
-        let limits = self.limits;
-        self.set_limits(Limits { steps_max: limits.steps_max.min(STEPS_MAX), ..limits });
-        let mut question = Question { claims, candidates, nodes, tries: 0 };
+        refusal: &PlacementRefusal,
+    ) -> (Option<Change>, ChangesTried) {
+        let steps_max = self.limits.steps_max;
+        // A refusal under one bound is one under the other: what was learnt stays.
+        self.limits.steps_max = steps_max.min(STEPS_MAX);
+        let mut question = Question {
+            claims,
+            nodes,
+            reach: refusal.reach(),
+            work_end: self.work.saturating_add(WORK_MAX),
+            tried: ChangesTried::All,
+        };
         let found = self
-            .another_node(&question)
-            .or_else(|| self.tolerate(&mut question))
+            .tolerate(&mut question)
             .or_else(|| self.lower_capacity(&mut question))
             .or_else(|| self.lower_count(&mut question))
             .or_else(|| self.drop_selector(&mut question))
             .or_else(|| self.drop_constraint(&mut question))
             .or_else(|| self.release_one(&mut question))
             .or_else(|| self.complete_pools(&mut question));
-        self.set_limits(limits);
-        found
+        self.limits.steps_max = steps_max;
+        (found, question.tried)
     }
 
+    /// Whether the changed claims have a place on any node of the question.
     fn places(&mut self, question: &mut Question<'_>, claims: &[ResourceClaim]) -> bool {
-        question.tries += 1;
-        question.tries <= TRIES_MAX && self.place(claims, question.candidates).is_ok()
+        self.places_on(question, claims, question.nodes)
     }
 
-    fn another_node(&mut self, question: &Question<'_>) -> Option<Change> {
-        if question.candidates == Candidates::All {
-            return None;
+    /// Whether the changed claims have a place on any of these nodes, which are all that the change concerns.
+    fn places_on(
+        &mut self,
+        question: &mut Question<'_>,
+        claims: &[ResourceClaim],
+        concerned: &[NodeIndex],
+    ) -> bool {
+        // Where an error on one node keeps claims off all nodes, the order of all nodes decides.
+        let nodes = match question.reach {
+            Reach::ThisNode => concerned,
+            Reach::EveryNode => question.nodes,
+        };
+        for some in nodes.chunks(NODES_AT_ONCE) {
+            if self.work >= question.work_end {
+                question.tried = ChangesTried::Some;
+                return false;
+            }
+            match self.place(claims, Candidates::Only(some)) {
+                Ok(_) => return true,
+                Err(refusal) if refusal.reach() == Reach::EveryNode => return false,
+                Err(_) => {}
+            }
         }
-        let (node, _) = self.place(question.claims, Candidates::All).ok()?;
-        Some(Change::AnotherNode { node: self.nodes.get(node.0 as usize)?.name.clone() })
+        false
     }
 
     fn tolerate(&mut self, question: &mut Question<'_>) -> Option<Change> {
         let taints = self.taints(question.nodes);
+        if taints.is_empty() {
+            return None;
+        }
         for spot in question.spots() {
-            for taint in &taints {
+            for (taint, nodes) in &taints {
                 let bears = Toleration {
                     key: Some(taint.key.clone()),
                     operator: TolerationOperator::Equal(taint.value.clone()),
@@ -166,7 +144,7 @@ impl World {
                     seconds: None,
                 };
                 let changed = question.with(spot, |request| request.tolerations.push(bears));
-                if self.places(question, &changed) {
+                if self.places_on(question, &changed, nodes) {
                     let (claim, request) = question.names(spot);
                     return Some(Change::TolerateTaint { claim, request, taint: taint.clone() });
                 }
@@ -175,101 +153,115 @@ impl World {
         None
     }
 
-    fn taints(&mut self, nodes: &[NodeIndex]) -> Vec<Taint> {
-        let mut found: Vec<Taint> = Vec::new();
-        for node in nodes {
-            let Some(view) = self.view(*node) else { continue };
-            for taint in view.entries.iter().flat_map(|entry| &self.index.described(*entry).taints) {
+    /// The taints that keep claims off, as published, each with the nodes that have a device with it.
+    fn taints(&mut self, nodes: &[NodeIndex]) -> Vec<(Taint, Vec<NodeIndex>)> {
+        let mut found: Vec<(Taint, Vec<NodeIndex>)> = Vec::new();
+        let mut numbers: BTreeMap<(String, String, String), usize> = BTreeMap::new();
+        let asked: BTreeSet<NodeIndex> = nodes.iter().copied().collect();
+        for entry in &self.index.tainted {
+            let pool = self.index.devices[self.index.entries[entry.at()].device.at()].pool;
+            let on: &[NodeIndex] = match self.neighbourhoods.of(pool) {
+                Neighbourhood::One(node) if asked.contains(&node) => &[node],
+                Neighbourhood::All => nodes,
+                Neighbourhood::One(_) | Neighbourhood::None => continue,
+            };
+            for taint in &self.index.described(*entry).taints {
                 let stops = matches!(taint.effect, TaintEffect::NoSchedule | TaintEffect::NoExecute);
                 // These taints state a fact of the card: its node refuses a claim that tolerates them.
-                let is_fact = [TAINT_OCCUPIED, TAINT_UNHEALTHY].contains(&taint.key.as_str());
-                if stops && !is_fact && !found.contains(taint) {
-                    found.push(taint.clone());
+                if !stops || [TAINT_OCCUPIED, TAINT_UNHEALTHY].contains(&taint.key.as_str()) {
+                    continue;
+                }
+                let key = (taint.key.clone(), taint.value.clone(), format!("{:?}", taint.effect));
+                let number = *numbers.entry(key).or_insert_with(|| {
+                    found.push((taint.clone(), Vec::new()));
+                    found.len() - 1
+                });
+                let known = &mut found[number].1;
+                if known.last() != on.last() {
+                    known.extend(on);
                 }
             }
+        }
+        for (_, on) in &mut found {
+            on.sort_unstable();
+            on.dedup();
         }
         found
     }
 
     fn lower_capacity(&mut self, question: &mut Question<'_>) -> Option<Change> {
         for spot in question.spots() {
+            let left = self.amounts_left(question, spot);
             let mut names: BTreeSet<String> = question.request(spot).capacity.keys().cloned().collect();
-            names.extend(self.capacity_names(question.nodes));
+            names.extend(left.keys().cloned());
             for name in names {
                 let asked = question.request(spot).capacity.get(&name).copied();
-                let amounts = self.amounts_left(question.nodes, &name, asked);
+                let amounts = left.get(&name).map(Vec::as_slice).unwrap_or_default();
                 let set = |question: &Question<'_>, amount: Quantity| {
                     question.with(spot, |request| {
                         request.capacity.insert(name.clone(), amount);
                     })
                 };
-                // Less is never harder to place, so the amounts that fit are the first ones of the ascending list.
-                let (mut low, mut high) = (0, amounts.len());
-                while low < high {
-                    let middle = low.midpoint(high);
-                    let changed = set(question, amounts[middle]);
-                    if self.places(question, &changed) { low = middle + 1 } else { high = middle }
-                }
-                if let Some(to) = low.checked_sub(1).and_then(|fits| amounts.get(fits)) {
+                let fits = |world: &mut Self, at: usize| {
+                    let changed = set(question, amounts[at]);
+                    world.places(question, &changed)
+                };
+                if let Some(at) = last_that_fits(self, amounts.len(), fits) {
                     let (claim, request) = question.names(spot);
-                    return Some(Change::LowerCapacity {
-                        claim,
-                        request,
-                        capacity: name,
-                        from: asked,
-                        to: *to,
-                    });
+                    let to = amounts[at];
+                    return Some(Change::LowerCapacity { claim, request, capacity: name, from: asked, to });
                 }
             }
         }
         None
     }
 
-    fn capacity_names(&mut self, nodes: &[NodeIndex]) -> BTreeSet<String> {
-        let mut names = BTreeSet::new();
-        for node in nodes {
+    /// What the devices that pass the request's selectors have left of each capacity, as amounts that may be requested,
+    /// are less than what it asks for, and are not zero; ascending.
+    fn amounts_left(
+        &mut self,
+        question: &Question<'_>,
+        spot: RequestPosition,
+    ) -> BTreeMap<String, Vec<Quantity>> {
+        let request = question.request(spot);
+        let demand = self.demands.demand(request, &self.classes, &mut self.selectors);
+        let base = self.demands.demands[demand.at()].base;
+        let mut seen: HashSet<(ProfileNo, usize, i128)> = HashSet::new();
+        let mut amounts: BTreeMap<String, BTreeSet<Quantity>> = BTreeMap::new();
+        for node in question.nodes {
             let Some(view) = self.view(*node) else { continue };
-            let profiles: BTreeSet<_> =
-                view.entries.iter().map(|entry| self.index.entries[entry.at()].profile).collect();
-            for profile in profiles {
-                let capacities = &self.index.profiles[profile.at()].capacities;
-                names.extend(capacities.iter().map(|(name, _)| name.clone()));
-            }
-        }
-        names
-    }
-
-    /// What the devices have left of a capacity, as amounts that may be requested and are not zero;
-    /// ascending.
-    fn amounts_left(&mut self, nodes: &[NodeIndex], name: &str, asked: Option<Quantity>) -> Vec<Quantity> {
-        let mut amounts = BTreeSet::new();
-        for node in nodes {
-            let Some(view) = self.view(*node) else { continue };
-            for entry in &view.entries {
-                let facts = &self.index.entries[entry.at()];
+            let Some(set) = self.set(base, *node, &view) else { continue };
+            for candidate in &self.sets[set.at()].list {
+                let facts = &self.index.entries[candidate.entry.at()];
                 let profile = &self.index.profiles[facts.profile.at()];
-                let Some(at) = profile.capacities.iter().position(|(known, _)| known == name) else {
-                    continue;
-                };
-                let capacity = &profile.capacities[at].1;
-                let left = capacity.value.nanos() - self.state.used[facts.amounts() + at];
-                let allowed = largest_allowed(capacity, left);
-                let whole = asked.unwrap_or(capacity.value);
-                amounts.extend(allowed.filter(|amount| *amount < whole && amount.nanos() > 0));
+                for (at, (name, capacity)) in profile.capacities.iter().enumerate() {
+                    let left = capacity.value.nanos() - self.state.used[facts.amounts() + at];
+                    if !seen.insert((facts.profile, at, left)) {
+                        continue;
+                    }
+                    let whole = request.capacity.get(name).copied().unwrap_or(capacity.value);
+                    let allowed = largest_allowed(capacity, left);
+                    let allowed = allowed.filter(|amount| *amount < whole && amount.nanos() > 0);
+                    amounts.entry(name.clone()).or_default().extend(allowed);
+                }
             }
         }
-        amounts.into_iter().collect()
+        amounts.into_iter().map(|(name, amounts)| (name, amounts.into_iter().collect())).collect()
     }
 
     fn lower_count(&mut self, question: &mut Question<'_>) -> Option<Change> {
         for spot in question.spots() {
             let AllocationMode::ExactCount(from) = question.request(spot).mode else { continue };
-            for to in (1..from).rev().take(32) {
-                let changed = question.with(spot, |request| request.mode = AllocationMode::ExactCount(to));
-                if self.places(question, &changed) {
-                    let (claim, request) = question.names(spot);
-                    return Some(Change::LowerCount { claim, request, from, to });
-                }
+            let counts: Vec<u32> = (1..from).rev().take(32).collect();
+            let counts: Vec<u32> = counts.into_iter().rev().collect();
+            let fits = |world: &mut Self, at: usize| {
+                let count = AllocationMode::ExactCount(counts[at]);
+                let changed = question.with(spot, |request| request.mode = count);
+                world.places(question, &changed)
+            };
+            if let Some(at) = last_that_fits(self, counts.len(), fits) {
+                let (claim, request) = question.names(spot);
+                return Some(Change::LowerCount { claim, request, from, to: counts[at] });
             }
         }
         None
@@ -306,34 +298,77 @@ impl World {
     }
 
     fn release_one(&mut self, question: &mut Question<'_>) -> Option<Change> {
-        let mut order: Vec<_> = self
-            .held
-            .claims
-            .iter()
-            .filter(|(_, holder)| !holder.holdings.is_empty())
-            .map(|(uid, holder)| {
-                (holder.holdings.len(), self.weight(&holder.holdings), holder.claim.clone(), uid)
-            })
-            .map(|(count, weight, claim, uid)| (count, weight, claim, uid.clone()))
-            .collect();
-        order.sort();
-        for (holds, _, claim, uid) in order {
-            if question.tries >= TRIES_MAX {
+        let concerned: HashSet<NodeIndex> = question.nodes.iter().copied().collect();
+        let order = self.releases();
+        if order.len() > RELEASES_MAX {
+            question.tried = ChangesTried::Some;
+        }
+        for (holds, claim, uid) in order.into_iter().take(RELEASES_MAX) {
+            if self.work >= question.work_end {
+                question.tried = ChangesTried::Some;
                 return None;
             }
-            let Some(holder) = self.lift(&uid) else { continue };
-            let placed = self.places(question, question.claims);
+            let Some(holder) = self.take_out(&uid) else { continue };
+            let pools = holder.holdings.iter().map(|held| self.index.devices[held.device.at()].pool);
+            let freed: BTreeSet<Neighbourhood> = pools.map(|pool| self.neighbourhoods.of(pool)).collect();
+            let placed = if freed.contains(&Neighbourhood::All) {
+                self.places(question, question.claims)
+            } else {
+                let nodes: Vec<NodeIndex> =
+                    freed.iter().filter_map(|one| one.node()).filter(|n| concerned.contains(n)).collect();
+                !nodes.is_empty() && self.places_on(question, question.claims, &nodes)
+            };
             self.put_back(uid, holder);
             if placed {
-                return Some(Change::ReleaseClaim { claim, holds });
+                return Some(Change::ReleaseClaim { claim: claim.to_string(), holds });
             }
         }
         None
     }
 
+    /// The claims that hold something, as their number of holdings, name and UID. The one that holds the least comes
+    /// first; of more than can be tried, the first of each kind come before the second of any.
+    fn releases(&self) -> Vec<(usize, Arc<str>, String)> {
+        let mut order: Vec<_> = self
+            .held
+            .all()
+            .filter(|(_, holder)| !holder.holdings.is_empty())
+            .map(|(uid, holder)| {
+                let (count, weight) = (holder.holdings.len(), self.weight(&holder.holdings));
+                (0_usize, count, weight, Arc::clone(&holder.claim), uid)
+            })
+            .collect();
+        order.sort();
+        if order.len() > RELEASES_MAX {
+            let mut known: BTreeMap<HoldingKind, usize> = BTreeMap::new();
+            for (rank, .., uid) in &mut order {
+                let rank_of_kind = known.entry(self.kind_of(uid)).or_default();
+                *rank = *rank_of_kind;
+                *rank_of_kind += 1;
+            }
+            order.sort();
+        }
+        order.into_iter().map(|(_, count, _, claim, uid)| (count, claim, uid.clone())).collect()
+    }
+
+    fn kind_of(&self, uid: &str) -> HoldingKind {
+        let holdings = self.held.holder(uid).map(|holder| holder.holdings.as_slice()).unwrap_or_default();
+        let kind = |held: &HeldResult| {
+            let entry = self.index.entries_of(held.device).last()?;
+            let facts = &self.index.entries[entry.at()];
+            let profile = &self.index.profiles[facts.profile.at()];
+            let state = &self.state.devices[held.device.at()];
+            let used = &self.state.used[facts.amounts()..facts.amounts() + profile.capacities.len()];
+            let taken = profile.capacities.iter().map(|(name, _)| held.part.amount(name));
+            let left = used.iter().zip(taken).map(|(used, taken)| used - taken).collect();
+            Some((facts.profile, state.exclusive + state.shares, left))
+        };
+        holdings.iter().filter_map(kind).collect()
+    }
+
     /// How much of its devices a claim holds, in millionths of a device.
-    fn weight(&self, holdings: &[crate::allocate::held::HeldResult]) -> i128 {
-        let of = |holding: &crate::allocate::held::HeldResult| match &holding.part {
+    fn weight(&self, holdings: &[HeldResult]) -> i128 {
+        let of = |holding: &HeldResult| match &holding.part {
             DeviceShare::Whole => 1_000_000,
             DeviceShare::Share(consumed) => {
                 let entry = self.index.entries_of(holding.device).last();
@@ -351,23 +386,47 @@ impl World {
 
     fn complete_pools(&mut self, question: &mut Question<'_>) -> Option<Change> {
         let mut pools = BTreeSet::new();
+        let mut nodes = Vec::new();
         for node in question.nodes {
             let Some(view) = self.view(*node) else { continue };
-            for (pool, fault) in &view.faults {
-                if matches!(fault, PoolFault::Incomplete { .. }) {
-                    let facts = &self.index.pools[pool.at()];
-                    pools.insert(format!("{}/{}", facts.driver, facts.name));
-                }
+            let faults =
+                view.faults.iter().filter(|(_, fault)| matches!(fault, PoolFault::Incomplete { .. }));
+            let before = pools.len();
+            for (pool, _) in faults.clone() {
+                let facts = &self.index.pools[pool.at()];
+                pools.insert(format!("{}/{}", facts.driver, facts.name));
+            }
+            if faults.count() > 0 || pools.len() > before {
+                nodes.push(*node);
             }
         }
         if pools.is_empty() {
             return None;
         }
-        let strict = self.see(Arc::new(Directory::new(&self.index, Completeness::Assumed, self.release)));
-        let placed = self.places(question, question.claims);
-        self.see(strict);
+        let complete = Directory::new(&self.index, Completeness::Assumed, self.release);
+        let strict = self.look_through(Arc::new(complete));
+        let placed = self.places_on(question, question.claims, &nodes);
+        self.look_back(strict);
         placed.then(|| Change::CompletePools { pools: pools.into_iter().collect() })
     }
+}
+
+/// Of numbers from 0, the last that fits: whatever fits, all before it fit as well.
+fn last_that_fits<W>(
+    world: &mut W,
+    count: usize,
+    mut fits: impl FnMut(&mut W, usize) -> bool,
+) -> Option<usize> {
+    // Most changes do not help however far they go: one try says so.
+    if count == 0 || !fits(world, 0) {
+        return None;
+    }
+    let (mut low, mut high) = (1, count);
+    while low < high {
+        let middle = low.midpoint(high);
+        if fits(world, middle) { low = middle + 1 } else { high = middle }
+    }
+    Some(low - 1)
 }
 
 /// The largest amount up to `left` nano-units that the capacity's policy lets a request have.
@@ -429,42 +488,5 @@ impl Question<'_> {
             RequestKind::FirstAvailable(subs) => change(&mut subs[spot.alternative].request),
         }
         claims
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AnotherNode { node } => write!(f, "place it on node {node}"),
-            Self::TolerateTaint { claim, request, taint } => {
-                write!(
-                    f,
-                    "let request `{request}` of {claim} tolerate the taint {}={}",
-                    taint.key, taint.value
-                )
-            }
-            Self::LowerCapacity { claim, request, capacity, from: Some(from), to } => {
-                write!(f, "let request `{request}` of {claim} ask for {to} of `{capacity}` instead of {from}")
-            }
-            Self::LowerCapacity { claim, request, capacity, from: None, to } => {
-                write!(f, "let request `{request}` of {claim} ask for {to} of `{capacity}`")
-            }
-            Self::LowerCount { claim, request, from, to } => {
-                let devices = if *to == 1 { "device" } else { "devices" };
-                write!(f, "let request `{request}` of {claim} ask for {to} {devices} instead of {from}")
-            }
-            Self::DropSelector { claim, request, expression } => {
-                write!(f, "drop the selector {expression} from request `{request}` of {claim}")
-            }
-            Self::DropConstraint { claim, index, rule } => {
-                write!(f, "drop constraint {index} ({}) from {claim}", attribute(rule))
-            }
-            Self::ReleaseClaim { claim, holds } => {
-                write!(f, "release {claim}, which holds {holds} device{}", if *holds == 1 { "" } else { "s" })
-            }
-            Self::CompletePools { pools } => {
-                write!(f, "wait until the driver has published all of {}", pools.join(", "))
-            }
-        }
     }
 }

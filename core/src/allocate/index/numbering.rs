@@ -153,6 +153,9 @@ impl Index {
         for ((position, device), draws) in (0..).zip(&slice.devices).zip(rows) {
             let profile = numbers.profile(device, &mut self.profiles);
             let draws = numbers.draws(draws, &mut self.draws);
+            if !device.taints.is_empty() {
+                self.tainted.push(EntryNo::after(self.entries.len()));
+            }
             self.entries.push(DeviceEntry {
                 device: DeviceNo(0),
                 slice: number,

@@ -1,7 +1,7 @@
 //! The first reason of each device, and a single change that helps.
 
 use super::build::*;
-use crate::allocate::{Candidates, Change, NodeIndex, World};
+use crate::allocate::{Candidates, Change, ChangesTried, NodeIndex, NodesExplained, World};
 use crate::dra::*;
 
 fn c(requests: &[&str]) -> ResourceClaim {
@@ -12,7 +12,7 @@ fn c(requests: &[&str]) -> ResourceClaim {
 #[track_caller]
 fn check(world: &mut World, claims: &[ResourceClaim], reasons: &[&str], remedy: Option<&str>) {
     let before = world.allocate(NodeIndex(0), claims);
-    let explanation = world.explain(claims, Candidates::Only(&[NodeIndex(0)]));
+    let explanation = world.explain(claims, Candidates::Only(&[NodeIndex(0)]), NodesExplained::All);
     let node = &explanation.nodes[0];
     let shown: Vec<String> = node
         .requests
@@ -28,7 +28,7 @@ fn check(world: &mut World, claims: &[ResourceClaim], reasons: &[&str], remedy: 
 
 #[test]
 fn a_placed_claim_needs_no_reasons() {
-    let explanation = one(&["a"]).world().explain(&[c(&["any"])], Candidates::All);
+    let explanation = one(&["a"]).world().explain(&[c(&["any"])], Candidates::All, NodesExplained::All);
     assert_eq!((explanation.outcome, explanation.nodes.len()), (Ok(NodeIndex(0)), 0));
 }
 
@@ -150,24 +150,10 @@ fn taints_and_constraints_show_both_sides() {
 }
 
 #[test]
-fn another_node_comes_before_any_change() {
-    let mut world = one(&["a taint:t=v"])
-        .node("n2")
-        .slice("s2", "p2", &["b"], |slice| slice.node = NodeSelection::Name("n2".into()))
-        .world();
-    check(
-        &mut world,
-        &[c(&["any"])],
-        &["a: taint t=v:NoSchedule is not tolerated"],
-        Some("place it on node n2"),
-    );
-}
-
-#[test]
 fn pools_that_cannot_be_used_are_listed() {
     let half = |slice: &mut ResourceSlice| slice.pool.slice_count = 2;
     let mut world = setup().slice("s", "p", &["a"], half).world();
-    let explanation = world.explain(&[c(&["any"])], Candidates::All);
+    let explanation = world.explain(&[c(&["any"])], Candidates::All, NodesExplained::All);
     let pools: Vec<String> =
         explanation.nodes[0].pools.iter().map(|(pool, fault)| format!("{pool}: {fault}")).collect();
     let text =
@@ -182,8 +168,36 @@ fn pools_that_cannot_be_used_are_listed() {
 fn groups_count_devices_by_reason() {
     let mut world = one(&["a taint:t=v", "b", "c taint:t=w"]).world();
     hold(&mut world, &claim("h", &["any"]));
-    let explanation = world.explain(&[c(&["any"])], Candidates::All);
+    let explanation = world.explain(&[c(&["any"])], Candidates::All, NodesExplained::All);
     let groups = explanation.nodes[0].requests[0].groups();
     let shown: Vec<String> = groups.iter().map(|(group, count)| format!("{count} {group}")).collect();
     assert_eq!(shown, ["1 held by a claim", "2 taint `t` not tolerated"]);
+}
+
+#[test]
+fn the_claim_that_helps_is_found_among_thousands() {
+    const DEVICES: usize = 2_100;
+    let devices: Vec<String> = (0..DEVICES).map(|n| format!("d{n} share cap:memory=8")).collect();
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let mut world = one(&devices).world();
+    hold(&mut world, &claim("all", &["any memory=8"]));
+    for number in 0..2 * (DEVICES - 1) {
+        hold(&mut world, &claim(&format!("half-{number}"), &["any memory=4"]));
+    }
+    let whole = claim("whole", &["any memory=8"]);
+    let explanation = world.explain(&[whole], Candidates::All, NodesExplained::First(1));
+    let change = explanation.remedy.map(|change| change.to_string());
+    assert_eq!(change.as_deref(), Some("release default/all, which holds 1 device"));
+}
+
+#[test]
+fn as_many_nodes_are_explained_as_are_asked_for() {
+    let mut world = one(&["a taint:t=v"]).node("n2").node("n3").world();
+    for (asked, explained, left_out) in
+        [(NodesExplained::All, 3, 0), (NodesExplained::First(1), 1, 2), (NodesExplained::First(9), 3, 0)]
+    {
+        let explanation = world.explain(&[c(&["any"])], Candidates::All, asked);
+        assert_eq!((explanation.nodes.len(), explanation.nodes_left_out), (explained, left_out));
+        assert_eq!(explanation.changes_tried, ChangesTried::All);
+    }
 }

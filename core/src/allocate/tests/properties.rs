@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::build::*;
-use crate::allocate::{Candidates, Change, Limits, Memory, NodeIndex, World};
+use crate::allocate::{Candidates, Change, Limits, Memory, NodeIndex, NodesExplained, World};
 use crate::dra::*;
 use crate::rounding;
 
@@ -237,7 +237,7 @@ proptest! {
         for (step, action) in history.iter().enumerate() {
             let Action::Place(claims) = action else { continue };
             let claims = named(claims, step);
-            let explanation = world.explain(&claims, Candidates::All);
+            let explanation = world.explain(&claims, Candidates::All, NodesExplained::All);
             prop_assert_eq!(world.invariants(), Ok(()));
             match explanation.outcome {
                 Ok(node) => {
@@ -255,7 +255,7 @@ proptest! {
                     if let Some(change) = explanation.remedy {
                         let mut changed = claims.clone();
                         let released = apply(&change, &mut changed);
-                        let lifted = released.map(|uid| (world.lift(&uid).unwrap(), uid));
+                        let lifted = released.map(|uid| (world.take_out(&uid).unwrap(), uid));
                         prop_assert!(world.place(&changed, Candidates::All).is_ok(), "{change}");
                         if let Some((holder, uid)) = lifted {
                             world.put_back(uid, holder);
@@ -299,7 +299,7 @@ fn apply(change: &Change, claims: &mut [ResourceClaim]) -> Option<String> {
             claim.constraints.remove(*index);
         }
         Change::ReleaseClaim { claim, .. } => return Some(claim.replace("default/c", "uid-")),
-        Change::AnotherNode { .. } | Change::CompletePools { .. } => {}
+        Change::CompletePools { .. } => {}
     }
     None
 }

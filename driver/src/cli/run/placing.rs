@@ -1,5 +1,6 @@
 //! Placement of a run's claim on the cards.
 
+use aliquot_core::allocate::NodesExplained;
 use aliquot_core::dra::ResourceClaim;
 
 use crate::checkpoint::ClaimKind;
@@ -59,7 +60,8 @@ fn place(
         let unit = placement.unit;
         if let UnitOutcome::Refused(why) = placement.outcome {
             let label = cluster.label(unit);
-            let explained = UnitExplanation::of(&mut cluster, unit, label, why).reworded(in_options);
+            let explained =
+                UnitExplanation::of(&mut cluster, unit, label, why, NodesExplained::All).reworded(in_options);
             let mut text = Vec::new();
             let mut unseen = Terminal {
                 out: &mut text,

@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(memory.as_deref(), Some("ask for --memory 15Gi instead of 16Gi"));
         assert_eq!(lower("cores", None, "30").as_deref(), Some("ask for --cores 30"));
         assert_eq!(lower("planes", None, "30"), None);
-        let other = Change::AnotherNode { node: "n1".to_owned() };
+        let other = Change::ReleaseClaim { claim: "local/b".to_owned(), holds: 1 };
         assert_eq!(in_options(&other), Some(other.to_string()));
     }
 }

@@ -1,0 +1,113 @@
+//! A single change that places refused claims, as data and as words.
+
+use std::fmt;
+
+use super::judge::attribute;
+use crate::dra::{ConstraintRule, Taint};
+use crate::quantity::Quantity;
+
+/// A single change that places refused claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The request tolerates this taint.
+    TolerateTaint {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// The request, or `request/subrequest`.
+        request: String,
+        /// The taint.
+        taint: Taint,
+    },
+    /// The request asks for less of a capacity.
+    LowerCapacity {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// The request, or `request/subrequest`.
+        request: String,
+        /// The capacity.
+        capacity: String,
+        /// What it asks for; `None`: it names none and takes the default.
+        from: Option<Quantity>,
+        /// The most that fits.
+        to: Quantity,
+    },
+    /// The request asks for fewer devices.
+    LowerCount {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// The request, or `request/subrequest`.
+        request: String,
+        /// How many it asks for.
+        from: u32,
+        /// The most that fit.
+        to: u32,
+    },
+    /// The request does without one of its selectors.
+    DropSelector {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// The request, or `request/subrequest`.
+        request: String,
+        /// The selector.
+        expression: String,
+    },
+    /// The claim does without one of its constraints.
+    DropConstraint {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// Which, from 0.
+        index: usize,
+        /// The rule.
+        rule: ConstraintRule,
+    },
+    /// A claim that holds something is released.
+    ReleaseClaim {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// How many devices and shares it holds.
+        holds: usize,
+    },
+    /// The drivers publish what is missing of their pools.
+    CompletePools {
+        /// The pools, as driver/name.
+        pools: Vec<String>,
+    },
+}
+
+// === impl Change ===
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TolerateTaint { claim, request, taint } => {
+                write!(
+                    f,
+                    "let request `{request}` of {claim} tolerate the taint {}={}",
+                    taint.key, taint.value
+                )
+            }
+            Self::LowerCapacity { claim, request, capacity, from: Some(from), to } => {
+                write!(f, "let request `{request}` of {claim} ask for {to} of `{capacity}` instead of {from}")
+            }
+            Self::LowerCapacity { claim, request, capacity, from: None, to } => {
+                write!(f, "let request `{request}` of {claim} ask for {to} of `{capacity}`")
+            }
+            Self::LowerCount { claim, request, from, to } => {
+                let devices = if *to == 1 { "device" } else { "devices" };
+                write!(f, "let request `{request}` of {claim} ask for {to} {devices} instead of {from}")
+            }
+            Self::DropSelector { claim, request, expression } => {
+                write!(f, "drop the selector {expression} from request `{request}` of {claim}")
+            }
+            Self::DropConstraint { claim, index, rule } => {
+                write!(f, "drop constraint {index} ({}) from {claim}", attribute(rule))
+            }
+            Self::ReleaseClaim { claim, holds } => {
+                write!(f, "release {claim}, which holds {holds} device{}", if *holds == 1 { "" } else { "s" })
+            }
+            Self::CompletePools { pools } => {
+                write!(f, "wait until the driver has published all of {}", pools.join(", "))
+            }
+        }
+    }
+}
