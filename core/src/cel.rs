@@ -15,13 +15,17 @@
 //!
 //! `docs/developer/upstream-differences.md` lists where the answer differs from upstream's.
 
+mod reading;
+
 use std::collections::BTreeMap;
 
-use aliquot_cel::{Environment, Expression, ExpressionError, FieldType, Input};
+use aliquot_cel::{Environment, Evaluation, Expression, FieldType, Input};
 
 use crate::dra::{AttributeValue, Device, Sharing};
 
-pub use aliquot_cel::{CompileError as SelectorError, EXPRESSION_BYTES_MAX};
+pub(crate) use reading::Reading;
+
+pub use aliquot_cel::{CompileError as SelectorError, Cost, EXPRESSION_BYTES_MAX, ExpressionError};
 
 /// The variable of a selector, with its fields.
 const DEVICE: Environment = Environment {
@@ -80,16 +84,42 @@ impl Selector {
     /// # Errors
     /// The expression has no answer for the device; the scheduler stops allocating for the claim then.
     pub fn matches(&self, view: &DeviceView) -> Result<bool, EvaluationError> {
+        self.evaluate(view, Cost::MAX).0
+    }
+
+    /// Whether the device is selected, if that costs no more than `most`, and the cost.
+    pub(crate) fn evaluate(&self, view: &DeviceView, most: Cost) -> (Result<bool, EvaluationError>, Cost) {
         match &view.unusable {
-            Some(why) => Err(EvaluationError::Device(why.clone())),
-            None => Ok(self.0.matches(&view.device)?),
+            Some(why) => (Err(EvaluationError::Device(why.clone())), Cost::default()),
+            None => {
+                let Evaluation { answer, cost } = self.0.evaluate(&view.device, most);
+                (answer.map_err(EvaluationError::from), cost)
+            }
         }
+    }
+
+    /// The values that it names and reads; `None`: it reads more.
+    pub(crate) fn reading(&self) -> Option<Reading> {
+        Reading::of(&self.0)
+    }
+
+    /// All that the selector reads of a device: two devices with the same text have the same answer.
+    pub(crate) fn read(&self, view: &DeviceView) -> String {
+        view.unusable.clone().unwrap_or_else(|| self.0.reading(&view.device))
     }
 }
 
 // === impl DeviceView ===
 
 impl DeviceView {
+    /// Whether selectors can be evaluated against a device at all.
+    pub(crate) fn is_usable(device: &Device) -> bool {
+        device.attributes.values().all(|value| match value {
+            AttributeValue::Int(_) | AttributeValue::Bool(_) | AttributeValue::String(_) => true,
+            other => attribute_value(other).is_ok(),
+        })
+    }
+
     /// The view of a device that `driver` publishes.
     #[must_use]
     pub fn new(driver: &str, device: &Device) -> Self {

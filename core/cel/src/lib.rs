@@ -24,6 +24,7 @@ mod network;
 mod parser;
 mod program;
 pub mod quantity;
+mod reads;
 mod typing;
 mod value;
 mod version;
@@ -31,7 +32,8 @@ mod version;
 use std::sync::Arc;
 
 use declarations::QUANTITY;
-use program::{Node, Run};
+use program::{Meter, Node, Run};
+use reads::Reads;
 use typing::Type;
 use value::{Fault, Value};
 
@@ -68,11 +70,26 @@ pub enum FieldType {
     Map(&'static Self),
 }
 
+/// What evaluations cost, in upstream's unit: one for a selection or a call, a tenth for each character or element that
+/// a call walks over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost(pub u64);
+
 /// A compiled expression that yields a bool. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct Expression {
     text: Arc<str>,
     program: Arc<Node>,
+    reads: Arc<Reads>,
+}
+
+/// One evaluation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evaluation {
+    /// The answer for the value of the variable.
+    pub answer: Result<bool, ExpressionError>,
+    /// What it cost.
+    pub cost: Cost,
 }
 
 /// Why a text is not an expression of the environment.
@@ -121,6 +138,16 @@ pub enum ExpressionError {
     /// The evaluation takes more steps than upstream allows.
     #[error("the selector costs too much to evaluate: the limit is 1000000 steps")]
     TooCostly,
+    /// The evaluation takes more steps than its caller gave it.
+    #[error("the selector costs more than {} steps to evaluate, and no more were left for it", .0.0)]
+    OverAllowance(Cost),
+}
+
+// === impl Cost ===
+
+impl Cost {
+    /// Upstream's limit for the evaluation of one selector.
+    pub const MAX: Self = Self(1_000_000);
 }
 
 // === impl Environment ===
@@ -166,7 +193,8 @@ impl Expression {
             let (line, column) = position(text, error.at);
             CompileError::Meaning { line, column, why: error.why }
         })?;
-        Ok(Self { text: text.into(), program: Arc::new(program) })
+        let reads = Arc::new(Reads::of(&program));
+        Ok(Self { text: text.into(), program: Arc::new(program), reads })
     }
 
     /// The text it was compiled from.
@@ -180,12 +208,38 @@ impl Expression {
     /// # Errors
     /// There is none.
     pub fn matches(&self, variable: &Input) -> Result<bool, ExpressionError> {
-        match self.program.eval(&mut Run::new(variable.value())) {
+        self.evaluate(variable, Cost::MAX).answer
+    }
+
+    /// The answer for a value of the variable, if it costs no more than `most`, and its cost.
+    #[must_use]
+    pub fn evaluate(&self, variable: &Input, most: Cost) -> Evaluation {
+        let most = most.min(Cost::MAX);
+        let mut run = Run::new(variable.value(), Meter::of(most.0));
+        let answer = match self.program.eval(&mut run) {
             Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => Err(ExpressionError::NotBool { found: other.type_name() }),
             Err(Fault::Error(why)) => Err(ExpressionError::Failed(why)),
-            Err(Fault::Budget) => Err(ExpressionError::TooCostly),
-        }
+            Err(Fault::Budget) if most < Cost::MAX => {
+                return Evaluation { answer: Err(ExpressionError::OverAllowance(most)), cost: most };
+            }
+            Err(Fault::Budget) => {
+                return Evaluation { answer: Err(ExpressionError::TooCostly), cost: Cost::MAX };
+            }
+        };
+        Evaluation { answer, cost: Cost(most.0 - run.left()) }
+    }
+
+    /// The parts of the variable that the expression reads, as the keys that lead to each from the variable down; `None`:
+    /// a key is no text.
+    pub fn paths(&self) -> impl Iterator<Item = Option<Vec<&str>>> {
+        self.reads.paths()
+    }
+
+    /// What the expression reads of a value of the variable: two values with the same text have the same answer.
+    #[must_use]
+    pub fn reading(&self, variable: &Input) -> String {
+        self.reads.text(variable.value())
     }
 }
 

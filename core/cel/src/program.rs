@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Cost;
 use super::ast::Presence;
 use super::functions::Builtin;
 use super::functions::pattern::Search;
@@ -57,14 +58,11 @@ pub(super) enum Walk {
 
 /// What an evaluation may still cost.
 ///
-/// The unit is upstream's: one for a selection or a call, a tenth for each character or element that a call walks over.
+/// The unit is that of [`Cost`].
 #[derive(Debug)]
 pub(super) struct Meter {
     left: u64,
 }
-
-/// Upstream's limit for the evaluation of one selector.
-const COST_MAX: u64 = 1_000_000;
 
 /// One evaluation.
 pub(super) struct Run<'a> {
@@ -79,8 +77,13 @@ pub(super) struct Run<'a> {
 
 impl Meter {
     /// A meter that nothing has been taken from.
-    pub(super) fn full() -> Self {
-        Self { left: COST_MAX }
+    pub(super) const fn full() -> Self {
+        Self::of(Cost::MAX.0)
+    }
+
+    /// A meter from which so much can be taken.
+    pub(super) const fn of(left: u64) -> Self {
+        Self { left }
     }
 
     /// Takes `cost`, or stops the evaluation.
@@ -103,8 +106,13 @@ impl Meter {
 // === impl Run ===
 
 impl<'a> Run<'a> {
-    pub(super) fn new(variable: &'a Value) -> Self {
-        Self { variable, locals: Vec::new(), meter: Meter::full() }
+    pub(super) const fn new(variable: &'a Value, meter: Meter) -> Self {
+        Self { variable, locals: Vec::new(), meter }
+    }
+
+    /// What its meter has left.
+    pub(super) const fn left(&self) -> u64 {
+        self.meter.left
     }
 
     /// Evaluates `body` with one more variable.

@@ -99,6 +99,11 @@ impl Key {
             _ => None,
         }
     }
+
+    /// The text, if it is one.
+    pub(super) fn as_text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
 }
 
 impl fmt::Display for Key {

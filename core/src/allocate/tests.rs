@@ -1,6 +1,7 @@
 //! Cases by behaviour, written as small worlds; properties over random ones.
 
 mod build;
+mod dear;
 mod devices;
 mod explaining;
 mod holding;

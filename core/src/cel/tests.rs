@@ -364,3 +364,43 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn devices_that_agree_in_what_is_read_have_one_reading() {
+    let other = |edit: &dyn Fn(&mut DeviceDescription)| {
+        let mut described = (*device()).clone();
+        edit(&mut described);
+        DeviceView::new("gpu.example.com", &described.into())
+    };
+    let slots = other(&|device| {
+        device.attributes.insert("slots".into(), AttributeValue::Int(8));
+    });
+    let memory = other(&|device| {
+        device.capacity.remove("memory");
+    });
+    let a = "device.attributes[\"gpu.example.com\"]";
+    // Whether the reading differs for another `slots`, and for no `memory`.
+    for (text, reads_slots, reads_memory) in [
+        ("device.driver != \"\"".to_owned(), false, false),
+        ("true".to_owned(), false, false),
+        (format!("{a}.model == \"x\""), false, false),
+        (format!("{a}.slots > 7"), true, false),
+        (format!("has({a}.slots)"), true, false),
+        (format!("cel.bind(d, {a}, d.model == \"x\" && d.slots == 7)"), true, false),
+        (format!("cel.bind(d, {a}, d.model == \"x\")"), false, false),
+        (format!("{a}.exists(name, name == \"x\")"), true, false),
+        (format!("[1, 2].all(n, n < {a}.slots)"), true, false),
+        (format!("{a}.?slots.orValue(3) == 3"), true, false),
+        (format!("[1].map(n, {a}.model).exists(m, m == \"x\")"), false, false),
+        ("\"memory\" in device.capacity[\"gpu.example.com\"]".to_owned(), false, true),
+        ("device.capacity.exists(domain, domain == \"x\")".to_owned(), false, true),
+        ("cel.bind(d, device, d.capacity[\"gpu.example.com\"].memory.isInteger())".to_owned(), false, true),
+        ("device.attributes.exists(d, \"slots\" in device.attributes[d])".to_owned(), true, false),
+        ("[device].exists(d, d.driver == \"x\")".to_owned(), true, true),
+    ] {
+        let selector = Selector::compile(&text).unwrap();
+        let plain = selector.read(&view());
+        assert_eq!(selector.read(&slots) != plain, reads_slots, "{text}");
+        assert_eq!(selector.read(&memory) != plain, reads_memory, "{text}");
+    }
+}
