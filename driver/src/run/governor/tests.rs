@@ -485,7 +485,7 @@ fn owners_governor_seizes_the_lead_and_serves_its_register() {
 }
 
 #[test]
-fn process_on_the_card_without_a_slot_is_reported_while_it_lives() {
+fn process_on_the_card_without_a_slot_is_reported_alive() {
     let dir = tempfile::tempdir().unwrap();
     let place = grant(dir.path(), "one", &limits(ComputePolicy::Cap, 500_000, CARD));
     let usage = UsageFile::open(&place.usage()).unwrap();
