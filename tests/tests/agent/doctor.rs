@@ -382,7 +382,7 @@ fn healthy_node_has_no_finding() {
     let (code, checks) = Patient::healthy().examine();
     let wrong: Vec<_> = checks.iter().filter(|(_, verdict, _)| verdict != "ok").collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!((code, checks.len()), (0, 16));
+    assert_eq!((code, checks.len()), (0, 17));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn cluster_out_of_reach_is_not_checked() {
     let mut patient = Patient::healthy();
     patient.server.stop();
     let (code, checks) = patient.examine();
-    let of_cluster = ["versions", "feature gates", "webhooks", "published slices"];
+    let of_cluster = ["versions", "feature gates", "layout auto", "webhooks", "published slices"];
     for (check, verdict, said) in &checks {
         let expected = if of_cluster.contains(&check.as_str()) { "not checked" } else { "ok" };
         assert_eq!(verdict, expected, "{check}: {said}");
