@@ -100,8 +100,11 @@ fn resource_with_its_number_is_the_part() {
 #[test]
 fn pasted_line_is_its_part_as_often_as_its_count() {
     let count = |text: &str| parse_ask(text).unwrap().count;
-    check("nvidia.com/mig-1g.12gb: 1", &["nvidia-h100-96gb: 1g.12gb", "nvidia-h100-nvl-94gb: 1g.12gb"]);
-    check("\"nvidia.com/mig-1g.5gb.me\": \"2\",", &["nvidia-a100-40gb: 1g.5gb+me"]);
+    check("nvidia.com/mig-1g.6gb: 1", &["nvidia-a30-24gb: 1g.6gb"]);
+    check(
+        "\"nvidia.com/mig-1g.5gb.me\": \"2\",",
+        &["nvidia-a100-40gb: 1g.5gb+me", "nvidia-a800-40gb: 1g.5gb+me"],
+    );
     check("huawei.com/Ascend910B4: 1", &["huawei-910b4: the whole card"]);
     check("huawei.com/Ascend910-2c: 1", &["huawei-910a-30c: vir02", "huawei-910a-32c: vir02"]);
     check("25% T4: 2", &["nvidia-t4-16gb: a share of 3840Mi and 25% of the compute"]);
