@@ -11,6 +11,7 @@
 //! taken. It does not change which devices are rejected.
 
 mod change;
+mod guard;
 mod judge;
 mod reason;
 mod remedy;

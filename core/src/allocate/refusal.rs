@@ -117,7 +117,7 @@ pub enum PlacementRefusal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "claim {claim}, request `{request}`: {origin} `{}` fails on device {device}: {message}; it keeps the Pod off every \
-     node{}", short(.expression), Guard(.message)
+     node", short(.expression)
 )]
 pub struct SelectorFailure {
     /// The claim, as namespace/name.
@@ -132,18 +132,6 @@ pub struct SelectorFailure {
     pub device: DeviceId,
     /// What the evaluator says.
     pub message: String,
-}
-
-/// How to write a selector that does not fail on a missing key.
-struct Guard<'m>(&'m str);
-
-impl std::fmt::Display for Guard<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0.strip_prefix("no such key: ") {
-            Some(key) => write!(f, "; ask first whether the device has it: has(….{key}) && …"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Characters of an expression that a message shows.

@@ -124,7 +124,9 @@ impl fmt::Display for NodeRequirement {
 }
 
 impl NodeRequirement {
-    fn holds(&self, found: Option<&str>) -> bool {
+    /// Whether it holds of the value that was found under its key.
+    #[must_use]
+    pub fn holds(&self, found: Option<&str>) -> bool {
         let listed = |value: &str| self.values.iter().any(|v| v == value);
         match self.operator {
             SelectorOperator::In => found.is_some_and(listed),

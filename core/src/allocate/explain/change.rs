@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::judge::attribute;
+use crate::allocate::refusal::SelectorOrigin;
 use crate::dra::{ConstraintRule, Taint};
 use crate::quantity::Quantity;
 
@@ -41,6 +42,17 @@ pub enum Change {
         from: u32,
         /// The most that fit.
         to: u32,
+    },
+    /// A selector that fails where a device lacks a key asks first whether the device has it.
+    GuardSelector {
+        /// The claim, as namespace/name.
+        claim: String,
+        /// The request, or `request/subrequest`.
+        request: String,
+        /// The object the selector belongs to.
+        origin: SelectorOrigin,
+        /// The question that comes first.
+        guard: String,
     },
     /// The request does without one of its selectors.
     DropSelector {
@@ -96,6 +108,10 @@ impl fmt::Display for Change {
                 let devices = if *to == 1 { "device" } else { "devices" };
                 write!(f, "let request `{request}` of {claim} ask for {to} {devices} instead of {from}")
             }
+            Self::GuardSelector { claim, request, origin: SelectorOrigin::Request { index }, guard } => {
+                write!(f, "let selector {index} of request `{request}` of {claim} be {guard} && (…)")
+            }
+            Self::GuardSelector { origin, guard, .. } => write!(f, "let {origin} be {guard} && (…)"),
             Self::DropSelector { claim, request, expression } => {
                 write!(f, "drop the selector {expression} from request `{request}` of {claim}")
             }

@@ -1,6 +1,6 @@
 //! A single change that places claims, found by trying.
 //!
-//! Order, cheapest first: one taint tolerated; one capacity lowered, to the largest amount that fits; one count
+//! Order, cheapest first: a selector that fails guarded; one taint tolerated; one capacity lowered, to the largest amount that fits; one count
 //! lowered, to the largest that fits; one selector of a request dropped; one constraint dropped; one claim released,
 //! that holding the least first; a pool completed by its driver. The first that places the claims is reported, and it
 //! has been seen to place them.
@@ -46,7 +46,7 @@ pub enum ChangesTried {
 }
 
 /// The requested claims, and where.
-struct Question<'a> {
+pub(super) struct Question<'a> {
     claims: &'a [ResourceClaim],
     nodes: &'a [NodeIndex],
     /// Whether a node that a change does not concern can only refuse again.
@@ -58,7 +58,7 @@ struct Question<'a> {
 
 /// One exact request among the claims.
 #[derive(Clone, Copy)]
-struct RequestPosition {
+pub(super) struct RequestPosition {
     claim: usize,
     request: usize,
     alternative: usize,
@@ -88,7 +88,8 @@ impl World {
             tried: ChangesTried::All,
         };
         let found = self
-            .tolerate(&mut question)
+            .guard(&mut question, refusal)
+            .or_else(|| self.tolerate(&mut question))
             .or_else(|| self.lower_capacity(&mut question))
             .or_else(|| self.lower_count(&mut question))
             .or_else(|| self.drop_selector(&mut question))
@@ -100,7 +101,7 @@ impl World {
     }
 
     /// Whether the changed claims have a place on any node of the question.
-    fn places(&mut self, question: &mut Question<'_>, claims: &[ResourceClaim]) -> bool {
+    pub(super) fn places(&mut self, question: &mut Question<'_>, claims: &[ResourceClaim]) -> bool {
         self.places_on(question, claims, question.nodes)
     }
 
@@ -453,7 +454,7 @@ fn largest_allowed(capacity: &DeviceCapacity, left: i128) -> Option<Quantity> {
 // === impl Question ===
 
 impl Question<'_> {
-    fn spots(&self) -> Vec<RequestPosition> {
+    pub(super) fn spots(&self) -> Vec<RequestPosition> {
         let mut spots = Vec::new();
         for (claim, asked) in self.claims.iter().enumerate() {
             for (request, of_claim) in asked.requests.iter().enumerate() {
@@ -474,14 +475,18 @@ impl Question<'_> {
         }
     }
 
-    fn names(&self, spot: RequestPosition) -> (String, String) {
+    pub(super) fn names(&self, spot: RequestPosition) -> (String, String) {
         let claim = &self.claims[spot.claim];
         let at = super::NamedAlternative { claim, request: spot.request, alternative: spot.alternative };
         (name_of(claim), at.name())
     }
 
     /// The claims with one request changed.
-    fn with(&self, spot: RequestPosition, change: impl FnOnce(&mut ExactRequest)) -> Vec<ResourceClaim> {
+    pub(super) fn with(
+        &self,
+        spot: RequestPosition,
+        change: impl FnOnce(&mut ExactRequest),
+    ) -> Vec<ResourceClaim> {
         let mut claims = self.claims.to_vec();
         match &mut claims[spot.claim].requests[spot.request].kind {
             RequestKind::Exactly(exact) => change(exact),
