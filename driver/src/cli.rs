@@ -63,7 +63,7 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot devices --node mixed
   aliquot plan -f pod.yaml --node 8xh100
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
+  kubectl get nodes,namespaces,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
     aliquot plan -f -
   aliquot explain -f claim.yaml --node mixed
   aliquot classes --node ascend-310p 1/4 Ascend310P";

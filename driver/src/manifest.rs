@@ -23,6 +23,7 @@ mod field;
 mod json;
 mod name;
 mod node;
+mod placement;
 mod pod;
 mod problem;
 mod render;
@@ -35,12 +36,16 @@ mod workload;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use aliquot_core::dra::{
-    AllocationResult, DeviceClass, DeviceConstraint, DeviceRequest, Node, NodeSelector, RequestConfig,
-    ResourceClaim, ResourceSlice, Taint, Toleration,
+    AllocationResult, DeviceClass, DeviceConstraint, DeviceId, DeviceRequest, Node, NodeSelector,
+    RequestConfig, ResourceClaim, ResourceSlice, Taint, Toleration,
 };
 use aliquot_core::quantity::Quantity;
 
 pub(crate) use documents::version_of;
+pub(crate) use field::nearest;
+pub use placement::{
+    HostPort, LabelSelector, NodeInclusion, PlacementRules, PodPhase, PodTerm, SpreadRule, Unscheduled,
+};
 pub use problem::{ManifestProblem, ProblemSeverity};
 pub use render::{Object, allocation_json, yaml_document};
 pub(crate) use taint::CORDONED;
@@ -60,6 +65,10 @@ pub struct Manifests {
     pub nodes: Vec<Node>,
     /// Taints of nodes that keep Pods off, by node; a cordoned node has one.
     pub node_taints: BTreeMap<String, Vec<Taint>>,
+    /// What Pods may request of a node altogether, by node and resource (`status.allocatable`).
+    pub node_allocatable: BTreeMap<String, BTreeMap<String, Quantity>>,
+    /// Labels of the namespaces that were read, by name.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// Taints that an admin puts on devices.
     pub taint_rules: Vec<TaintRule>,
     /// Pods, and those that Deployments, `StatefulSet`s, `ReplicaSet`s, `ReplicationController`s, Jobs and one run of a
@@ -100,6 +109,8 @@ pub struct ClaimTemplate {
 /// One `DeviceTaintRule`: a taint for all devices that match, `None` being any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaintRule {
+    /// Name.
+    pub name: String,
     /// Driver of the device.
     pub driver: Option<String>,
     /// Its pool.
@@ -117,8 +128,12 @@ pub struct Pod {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
     /// Node it is bound to.
     pub node_name: Option<String>,
+    /// Node that its `DaemonSet` makes it for; the scheduler places it there.
+    pub daemon_node: Option<String>,
     /// Labels that its node must have (`nodeSelector`).
     pub node_labels: BTreeMap<String, String>,
     /// Required node affinity.
@@ -133,6 +148,14 @@ pub struct Pod {
     pub claim_names: BTreeMap<String, String>,
     /// The claim made for its extended resources (`status.extendedResourceClaimStatus`).
     pub extended_claim: Option<String>,
+    /// What it requests of its node, by resource.
+    pub requests: BTreeMap<String, Quantity>,
+    /// What else its placement depends on; most Pods have none.
+    pub rules: Option<Box<PlacementRules>>,
+    /// How far it is, by its status.
+    pub phase: PodPhase,
+    /// Why the scheduler has not placed it, by its own condition.
+    pub unscheduled: Option<Box<Unscheduled>>,
     /// Whether it has ended or is being deleted, and so asks for nothing.
     pub finished: bool,
 }
@@ -255,6 +278,13 @@ pub fn read(file: &str, text: &str) -> (Manifests, Vec<ManifestProblem>) {
 // === impl TaintRule ===
 
 impl TaintRule {
+    /// Whether a device is one of those that the rule taints.
+    #[must_use]
+    pub fn selects(&self, device: &DeviceId) -> bool {
+        let is = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+        is(&self.driver, &device.driver) && is(&self.pool, &device.pool) && is(&self.device, &device.device)
+    }
+
     /// Puts the taint on the devices of a slice that match.
     pub fn apply(&self, slice: &mut ResourceSlice) {
         let is = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);

@@ -6,19 +6,25 @@ use std::rc::Rc;
 use aliquot_core::allocate::{
     Candidates, Explanation, NodeIndex, NodesExplained, PlacementRefusal, Reach, Release, World,
 };
-use aliquot_core::dra::{AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice};
+use aliquot_core::dra::{
+    AllocationResult, DeviceClass, Node, NodeSelection, ResourceClaim, ResourceSlice, Taint,
+};
 use aliquot_core::offer::{DRIVER, Offers, ServerVersion, classes};
 
-use crate::manifest::Manifests;
+use crate::manifest::{Manifests, Pod, PodPhase, TaintRule, nearest};
 
 use super::failure::Failure;
-use super::node_choice::{self, ExcludedNode, KeptOff, NodeChange, NodeChoice};
+use super::node_choice::{
+    self, ExcludedNode, KeptOff, NodeChange, NodeChoice, NodeTest, Occupancy, Surroundings,
+};
 use super::nodes::Fleet;
 use super::output::Terminal;
-use super::workload::{Unit, Workload, lacks_class, workload};
+use super::workload::{Unit, Workload, lacks_class, resources_of, workload};
 
 /// Most classes that a message names.
 const CLASSES_NAMED: usize = 12;
+/// Most changes of a Pod, a claim or a node that are tried for one unit.
+const CHANGES_TRIED: usize = 256;
 /// Nodes and classes that a message names on a cluster without devices.
 const NAMES_LISTED: usize = 5;
 
@@ -28,6 +34,11 @@ pub(super) struct Cluster {
     pub(super) manifests: Manifests,
     pub(super) workload: Workload,
     pub(super) world: World,
+    occupancy: Occupancy,
+    /// The rules that alone put their taint on devices: without them it is gone.
+    pub(super) sole_rules: Vec<TaintRule>,
+    /// Names of the nodes of the command line, which the manifests' scheduler does not have.
+    added_nodes: BTreeSet<String>,
     /// Names of all classes.
     classes: Vec<String>,
     /// Its problems, as messages.
@@ -66,6 +77,7 @@ impl Cluster {
                     .to_owned(),
             ));
         }
+        let sole_rules = sole_rules(&manifests.taint_rules, &slices);
         for rule in &manifests.taint_rules {
             slices.iter_mut().for_each(|slice| rule.apply(slice));
         }
@@ -86,6 +98,7 @@ impl Cluster {
         let mut workload = workload(&manifests, claims, &all_classes);
         workload.adopt(fleet.nodes.iter().flat_map(|n| &n.held));
         let classes = all_classes.iter().map(|c| c.name.clone()).collect();
+        let resources = all_classes.iter().flat_map(resources_of).collect();
         let (mut world, problems) = World::new(slices, all_classes, nodes);
         world.follow(release_of(fleet.server));
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -109,7 +122,9 @@ impl Cluster {
         }
         problems.extend(world.lost().iter().map(ToString::to_string));
         problems.extend(world.excesses().iter().map(ToString::to_string));
-        Ok(Self { manifests, workload, world, classes, problems })
+        let occupancy = Occupancy::of(&manifests, &world, resources);
+        let added_nodes = fleet.nodes.iter().map(|node| node.name.to_string()).collect();
+        Ok(Self { manifests, workload, world, occupancy, sole_rules, added_nodes, classes, problems })
     }
 
     /// Places every unit in order; a placed unit holds its devices.
@@ -129,12 +144,17 @@ impl Cluster {
         if let Some(missing) = unit.missing.first() {
             return UnitOutcome::Refused(missing.clone());
         }
+        let (pod, test) = (unit.pod_number(), self.test(unit));
+        if let Some(why) = node_choice::waits_for(&test) {
+            return UnitOutcome::Refused(why);
+        }
         let claims_open = |c: &usize| self.workload.claims.get(*c).is_some_and(|c| c.allocation.is_none());
         let open: Vec<usize> = unit.claims.iter().copied().filter(claims_open).collect();
         if open.is_empty() {
-            return UnitOutcome::Held;
+            return self.held(number, nodes);
         }
-        let (claims, allowed) = self.open(unit, nodes);
+        let allowed = nodes.allowed(&test);
+        let claims = self.open_claims(unit);
         let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
         match self.world.place(&claims, candidates) {
             Err(refusal) => {
@@ -146,9 +166,40 @@ impl Cluster {
             Ok((node, allocations)) => {
                 let name = self.world.nodes().get(node.0 as usize).map(|n| n.name.clone());
                 self.commit(&open, allocations);
+                if let Some(pod) = pod {
+                    self.occupancy.add(pod, node, &self.manifests);
+                }
                 UnitOutcome::Placed(name.unwrap_or_default())
             }
         }
+    }
+
+    /// A unit whose claims are all allocated; its Pod still needs a node where it has none.
+    fn held(&mut self, number: usize, nodes: &mut NodeChoice) -> UnitOutcome {
+        let Some(unit) = self.workload.units.get(number) else { return UnitOutcome::Held };
+        let Some(pod) = unit.pod_number().filter(|_| unit.pod(&self.manifests).is_some_and(Pod::is_waiting))
+        else {
+            return UnitOutcome::Held;
+        };
+        match nodes.allowed(&self.test(unit)).as_deref() {
+            None => UnitOutcome::Held,
+            Some([]) => {
+                let words = "its claims are allocated, and no node that they allow takes the Pod".to_owned();
+                UnitOutcome::Refused(node_choice::with_kept_off(words, &self.kept_off(number)))
+            }
+            Some([first, ..]) => {
+                self.occupancy.add(pod, *first, &self.manifests);
+                UnitOutcome::Held
+            }
+        }
+    }
+
+    /// The filters of a unit that need no device.
+    fn test(&self, unit: &Unit) -> NodeTest<'_> {
+        let claims = unit.claims.iter().filter_map(|claim| self.workload.claims.get(*claim)).collect();
+        let around =
+            Surroundings { manifests: &self.manifests, world: &self.world, occupancy: &self.occupancy };
+        NodeTest::of(unit.pod(&self.manifests), claims, around)
     }
 
     fn commit(&mut self, claims: &[usize], allocations: Vec<AllocationResult>) {
@@ -164,14 +215,13 @@ impl Cluster {
     /// A refusal, and for a class that does not exist those that could be meant.
     fn in_words(&self, refusal: &PlacementRefusal) -> String {
         let PlacementRefusal::MissingClass { class, .. } = refusal else { return refusal.to_string() };
+        let names: Vec<&str> = self.classes.iter().map(String::as_str).collect();
         let stem = class.split_once('-').map_or(class.as_str(), |(stem, _)| stem);
-        let alike: Vec<&str> = self
-            .classes
-            .iter()
-            .map(String::as_str)
-            .filter(|name| name.split_once('-').is_some_and(|(other, _)| other == stem))
-            .take(CLASSES_NAMED)
-            .collect();
+        let of_stem = |name: &&str| name.split_once('-').is_some_and(|(other, _)| other == stem);
+        let alike: Vec<&str> = names.iter().copied().filter(of_stem).take(CLASSES_NAMED).collect();
+        if let Some(near) = nearest(class, &names).filter(|_| alike.is_empty()) {
+            return format!("{refusal}; did you mean {near}?");
+        }
         if alike.is_empty() && class.ends_with(&format!(".{DRIVER}")) {
             return format!("{refusal}; the chart installs such classes, and `aliquot classes` prints them");
         }
@@ -206,52 +256,119 @@ impl Cluster {
         )
     }
 
-    /// Why a unit has no place; `None` where it lacks an object rather than a device.
+    /// Why a unit has no place among devices; `None` where it lacks an object, or what keeps it off every node comes first.
     pub(super) fn explain(&mut self, number: usize, nodes: NodesExplained) -> Option<Explanation> {
-        let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
-        let (claims, allowed) = self.open(unit, &mut NodeChoice::default());
+        let unit = self.tried(number)?;
+        let (claims, allowed) = (self.open_claims(unit), NodeChoice::default().allowed(&self.test(unit)));
         let candidates = allowed.as_deref().map_or(Candidates::All, Candidates::Only);
         Some(self.world.explain(&claims, candidates, nodes))
     }
 
+    /// A unit that nothing keeps off every node.
+    fn tried(&self, number: usize) -> Option<&Unit> {
+        let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
+        node_choice::waits_for(&self.test(unit)).is_none().then_some(unit)
+    }
+
     /// The nodes that a unit may not use for other reasons than taints.
     pub(super) fn excluded(&self, number: usize) -> Vec<ExcludedNode> {
-        let Some(unit) = self.workload.units.get(number) else { return Vec::new() };
-        let fixed: Vec<&AllocationResult> =
-            self.claims_of(number).filter_map(|c| c.allocation.as_ref()).collect();
-        node_choice::excluded(unit.pod(&self.manifests), &fixed, &self.world)
+        let unit = self.workload.units.get(number);
+        unit.map(|unit| node_choice::excluded(&self.test(unit))).unwrap_or_default()
     }
 
     /// The nodes that taints keep a unit off, though its other wishes allow them.
     fn kept_off(&self, number: usize) -> Vec<KeptOff<'_>> {
-        let pod = self.workload.units.get(number).and_then(|unit| unit.pod(&self.manifests));
-        let Some(pod) = pod.filter(|pod| pod.node_name.is_none()) else { return Vec::new() };
-        let allocations = self.claims_of(number).filter_map(|c| c.allocation.as_ref());
-        let fixed: Vec<&AllocationResult> = allocations.collect();
-        node_choice::kept_off(pod, &self.manifests, &fixed, &self.world)
+        let unit = self.workload.units.get(number);
+        unit.map(|unit| node_choice::kept_off(&self.test(unit))).unwrap_or_default()
     }
 
-    /// The change of the Pod or of a node that lets a unit use a further node, on which it has a place; proved.
+    /// The change of the Pod, of a claim or of a node that lets a unit use a further node, on which it has a place; proved.
     pub(super) fn node_change(&mut self, number: usize) -> Option<String> {
         let unit = self.workload.units.get(number).filter(|u| u.missing.is_empty())?;
-        let (claims, _) = self.open(unit, &mut NodeChoice::default());
-        let pod = unit.pod(&self.manifests)?;
-        let fixed: Vec<&AllocationResult> =
-            self.claims_of(number).filter_map(|c| c.allocation.as_ref()).collect();
-        let changes = node_choice::single_changes(pod, &self.manifests, &fixed, &self.world);
-        changes.into_iter().find_map(|NodeChange { words, nodes }| {
-            let (node, _) = self.world.place(&claims, Candidates::Only(&nodes)).ok()?;
-            let name = &self.world.nodes().get(node.0 as usize)?.name;
-            Some(if words.contains(name) { words } else { format!("{words}; node {name} takes it then") })
+        let changes = node_choice::single_changes(&self.test(unit));
+        changes.into_iter().take(CHANGES_TRIED).find_map(|change| self.proved(number, change))
+    }
+
+    /// The words of a change with which the unit has a place.
+    fn proved(&mut self, number: usize, change: NodeChange) -> Option<String> {
+        let NodeChange { words, nodes, reallocated } = change;
+        let mut claims = self.open_claims(self.workload.units.get(number)?);
+        let released = match reallocated {
+            Some((namespace, name)) => {
+                let is = |c: &&ResourceClaim| c.namespace == namespace && c.name == name;
+                Some(self.claims_of(number).find(is).filter(|claim| !self.is_shared(claim))?.clone())
+            }
+            None => None,
+        };
+        if let Some(claim) = &released {
+            self.world.release(&claim.uid).ok()?;
+            claims.push(ResourceClaim { allocation: None, ..claim.clone() });
+        }
+        let placed = if claims.is_empty() {
+            nodes.first().copied()
+        } else {
+            self.world.place(&claims, Candidates::Only(&nodes)).ok().map(|(node, _)| node)
+        };
+        if let Some(Err(error)) = released.map(|claim| self.world.hold(&claim)) {
+            self.problems.push(error.to_string());
+        }
+        let name = &self.world.nodes().get(placed?.0 as usize)?.name;
+        Some(if words.contains(name.as_str()) {
+            words
+        } else {
+            format!("{words}; node {name} takes it then")
         })
     }
 
-    /// The claims of a unit that have no allocation, and the nodes that it may use (`None`: all).
-    fn open(&self, unit: &Unit, nodes: &mut NodeChoice) -> (Vec<ResourceClaim>, Option<Vec<NodeIndex>>) {
-        let claims = || unit.claims.iter().filter_map(|c| self.workload.claims.get(*c));
-        let fixed: Vec<&AllocationResult> = claims().filter_map(|c| c.allocation.as_ref()).collect();
-        let allowed = nodes.allowed(unit, &self.manifests, &fixed, &self.world);
-        (claims().filter(|c| c.allocation.is_none()).cloned().collect(), allowed)
+    /// Whether several Pods use a claim.
+    fn is_shared(&self, claim: &ResourceClaim) -> bool {
+        let uses = |unit: &&Unit| {
+            let claims = unit.claims.iter().filter_map(|number| self.workload.claims.get(*number));
+            claims.into_iter().any(|other| other.uid == claim.uid)
+        };
+        self.workload.units.iter().filter(uses).count() > 1
+    }
+
+    /// The claims of a unit that have no allocation.
+    fn open_claims(&self, unit: &Unit) -> Vec<ResourceClaim> {
+        let claims = unit.claims.iter().filter_map(|c| self.workload.claims.get(*c));
+        claims.filter(|claim| claim.allocation.is_none()).cloned().collect()
+    }
+
+    /// Why a unit for whose devices there is a place waits all the same, by its Pod's own condition; `node`: where they
+    /// would go, unless they are allocated.
+    pub(super) fn waits(&self, number: usize, node: Option<&str>) -> Option<String> {
+        let unit = self.workload.units.get(number)?;
+        let pod = unit.pod(&self.manifests).filter(|pod| pod.is_waiting())?;
+        if node.is_some_and(|node| self.added_nodes.contains(node)) {
+            return None;
+        }
+        let undecided = self.undecided(number);
+        let says = match &pod.unscheduled {
+            Some(condition) if condition.message.is_empty() => {
+                format!("the scheduler says: {}", condition.reason)
+            }
+            Some(condition) => format!("the scheduler says: {}", condition.message),
+            None if pod.phase == PodPhase::Pending && undecided.is_some() => {
+                "found no condition PodScheduled, by which a scheduler says that it tried".to_owned()
+            }
+            None => return None,
+        };
+        let found = match node {
+            Some(node) => format!("its devices have a place on node {node}"),
+            None => "its claims are allocated".to_owned(),
+        };
+        let undecided = undecided.map(|what| format!("; not decided here: {what}")).unwrap_or_default();
+        Some(format!("waits, though {found}{undecided}; {says}"))
+    }
+
+    /// What of a unit only the cluster can answer, in words.
+    pub(super) fn undecided(&self, number: usize) -> Option<String> {
+        let unit = self.workload.units.get(number)?;
+        let pod = unit.pod(&self.manifests);
+        let mut found: Vec<String> = pod.map(|pod| pod.rules().unknown.clone()).unwrap_or_default();
+        found.extend(node_choice::unread_namespace(&self.test(unit)));
+        (!found.is_empty()).then(|| found.join(", "))
     }
 
     /// What units have in common that differ in their names alone; `None` where an object is missing.
@@ -259,15 +376,18 @@ impl Cluster {
         let unit = self.workload.units.get(number).filter(|unit| unit.missing.is_empty())?;
         let claims = unit.claims.iter().filter_map(|claim| self.workload.claims.get(*claim));
         let asked: Vec<_> = claims.map(|c| (&c.requests, &c.constraints, &c.allocation)).collect();
-        let wishes =
-            unit.pod(&self.manifests).map(|p| (&p.node_name, &p.node_labels, &p.affinity, &p.tolerations));
+        let wishes = unit.pod(&self.manifests).map(|p| {
+            let of_nodes = (&p.node_name, &p.daemon_node, &p.node_labels, &p.affinity, &p.tolerations);
+            (of_nodes, &p.requests, &p.rules)
+        });
         Some(format!("{asked:?} {wishes:?}"))
     }
 
-    /// The claims of a unit that have no allocation, and the names of the nodes that it may use.
+    /// The claims of a unit that have no allocation, and the names of the nodes that it may use; `None` as in
+    /// [`Self::explain`].
     pub(super) fn asked(&self, number: usize) -> Option<(Vec<ResourceClaim>, Vec<&str>)> {
-        let unit = self.workload.units.get(number).filter(|unit| unit.missing.is_empty())?;
-        let (claims, allowed) = self.open(unit, &mut NodeChoice::default());
+        let unit = self.tried(number)?;
+        let (claims, allowed) = (self.open_claims(unit), NodeChoice::default().allowed(&self.test(unit)));
         let name = |index: NodeIndex| Some(self.world.nodes().get(index.0 as usize)?.name.as_str());
         let nodes = match allowed {
             None => self.world.nodes().iter().map(|node| node.name.as_str()).collect(),
@@ -305,6 +425,17 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// The taint rules whose taint no other rule and no driver puts on a device.
+fn sole_rules(rules: &[TaintRule], slices: &[ResourceSlice]) -> Vec<TaintRule> {
+    let published = |taint: &Taint| {
+        slices.iter().flat_map(|slice| &slice.devices).any(|device| device.taints.contains(taint))
+    };
+    let sole = |rule: &&TaintRule| {
+        rules.iter().filter(|other| other.taint == rule.taint).count() == 1 && !published(&rule.taint)
+    };
+    rules.iter().filter(sole).cloned().collect()
 }
 
 /// The release that decides as this server does.

@@ -17,7 +17,7 @@ pub(super) struct InputArgs {
     #[arg(short = 'f', long = "filename", value_name = "FILE", required_unless_present = "cluster")]
     files: Vec<PathBuf>,
 
-    /// Read a live cluster: slices, classes, claims, templates, nodes, Pods, taint rules. Without CONTEXT, the
+    /// Read a live cluster: slices, classes, claims, templates, nodes, Pods, namespaces, taint rules. Without CONTEXT, the
     /// kubeconfig's current one; without a kubeconfig, the Pod's ServiceAccount
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     cluster: Option<String>,
@@ -54,7 +54,7 @@ fn read_cluster(
         Failure::Node(format!("cluster: no runtime can be started: {error}; free some memory"))
     })?;
     let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
-    runtime.block_on(async {
+    let read = runtime.block_on(async {
         let connection = Connection::open(access).await.map_err(|error| match error {
             ConnectError::NoKubeconfig { .. } | ConnectError::NoContext { .. } => {
                 Failure::Usage(error.to_string())
@@ -63,7 +63,12 @@ fn read_cluster(
         })?;
         let listed =
             listing::read(&connection, reader, |done, all| line.at("reading the cluster", done, all)).await;
-        listed.map_err(|error| Failure::Node(error.to_string()))?;
-        Ok(())
-    })
+        listed.map_err(|error| Failure::Node(error.to_string()))
+    })?;
+    drop(line);
+    for resource in read.unread {
+        let message = "found no right to list them, so what depends on their labels is not decided here";
+        terminal.note(format_args!("note: {resource} are not read: {message}"))?;
+    }
+    Ok(())
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use aliquot_core::allocate::{
     Change, ChangesTried, Explanation, NodeExplanation, NodesExplained, PlacementRefusal, Reach, ReasonGroup,
-    RequestExplanation,
+    RejectReason, Rejection, RequestExplanation,
 };
 use aliquot_core::dra::AllocationMode;
 use serde_json::{Value, json};
+
+use crate::manifest::TaintRule;
 
 use super::cluster::{Cluster, UnitOutcome};
 use super::cluster_input::{self, InputArgs};
@@ -28,7 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot explain -f claim.yaml --node mixed
   aliquot explain --cluster team/train-0
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
+  kubectl get nodes,namespaces,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
     aliquot explain -f - team/train-0
 
 On Kubernetes 1.37 or newer add devicetaintrules to the kinds; --cluster reads them itself.";
@@ -70,6 +72,9 @@ pub(super) struct UnitExplanation {
     pub(super) node_change: Option<String>,
     /// A single change that would place it, in words.
     remedy: Option<String>,
+    /// The taint rules of the cluster; those that alone put their taint on devices.
+    taint_rules: Vec<TaintRule>,
+    sole_rules: Vec<TaintRule>,
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
@@ -82,8 +87,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
     let mut found: BTreeSet<&String> = BTreeSet::new();
-    let mut fits = Vec::new();
-    let mut refused = Vec::new();
+    let (mut fits, mut refused, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     for placement in placements {
         let label = cluster.label(placement.unit);
         let mut own = vec![label.clone()];
@@ -96,8 +100,14 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         found.extend(asked);
         match placement.outcome {
             UnitOutcome::Refused(why) => refused.push((placement.unit, label, why)),
-            UnitOutcome::Placed(node) => fits.push((label, format!("fits, on node {node}"))),
-            UnitOutcome::Held => fits.push((label, "has its allocation already".to_owned())),
+            UnitOutcome::Placed(node) => match cluster.waits(placement.unit, Some(&node)) {
+                Some(why) => waiting.push((label, why)),
+                None => fits.push((label, fitting(&cluster, placement.unit, &node))),
+            },
+            UnitOutcome::Held => match cluster.waits(placement.unit, None) {
+                Some(why) => waiting.push((label, why)),
+                None => fits.push((label, "has its allocation already".to_owned())),
+            },
         }
     }
     if let Some(name) = args.names.iter().find(|n| !found.contains(n)) {
@@ -105,7 +115,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
             format!("{name}: the manifests have no Pod or claim of this name that asks for devices");
         return Err(Failure::Usage(message));
     }
-    let all = refused.len();
+    let all = refused.len() + waiting.len();
     let most = if args.limit == 0 { all } else { args.limit };
     let nodes = match args.output {
         Format::Table => NodesExplained::First(NODES_SHOWN),
@@ -117,6 +127,8 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         let one = UnitExplanation::of(&mut cluster, unit, label, why, nodes);
         explained.push(one.with_layout(layouts.change(&cluster, unit)));
     }
+    let room = most - explained.len();
+    explained.extend(waiting.into_iter().take(room).map(|(label, why)| UnitExplanation::waiting(label, why)));
     match args.output {
         Format::Table => text(&fits, &explained, all, args, terminal)?,
         form => {
@@ -125,6 +137,14 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         }
     }
     Ok(fleet.answer(if all == 0 { CommandAnswer::Yes } else { CommandAnswer::No }))
+}
+
+/// What is said of a unit that has a place.
+fn fitting(cluster: &Cluster, unit: usize, node: &str) -> String {
+    match cluster.undecided(unit) {
+        None => format!("fits, on node {node}"),
+        Some(what) => format!("its devices fit, on node {node}; not decided here: {what}"),
+    }
 }
 
 fn is_named(label: &str, name: &str) -> bool {
@@ -166,15 +186,55 @@ impl UnitExplanation {
     ) -> Self {
         // A change of the Pod's own wishes comes first: it takes nothing from the request, nor from others.
         let explanation = cluster.explain(unit, nodes);
-        let node_change = if explanation.is_some() { cluster.node_change(unit) } else { None };
-        let excluded = cluster.excluded(unit);
-        let explained = Self { label, why, explanation, excluded, node_change, remedy: None };
+        let node_change = cluster.node_change(unit);
+        let excluded = if explanation.is_some() { cluster.excluded(unit) } else { Vec::new() };
+        let explained = Self {
+            explanation,
+            excluded,
+            node_change,
+            taint_rules: cluster.manifests.taint_rules.clone(),
+            sole_rules: cluster.sole_rules.clone(),
+            ..Self::waiting(label, why)
+        };
         explained.reworded(|change| Some(change.to_string()))
+    }
+
+    /// A unit with devices that waits all the same.
+    fn waiting(label: String, why: String) -> Self {
+        Self {
+            label,
+            why,
+            explanation: None,
+            excluded: Vec::new(),
+            node_change: None,
+            remedy: None,
+            taint_rules: Vec::new(),
+            sole_rules: Vec::new(),
+        }
+    }
+
+    /// A reason, and for a taint the rules that put it on the device.
+    fn reason(&self, rejection: &Rejection) -> String {
+        let words = rejection.reason.to_string();
+        let RejectReason::Taint { taint } = &rejection.reason else { return words };
+        let rules = self.taint_rules.iter();
+        let rules = rules.filter(|rule| rule.taint == *taint && rule.selects(&rejection.device));
+        let names: Vec<&str> = rules.map(|rule| rule.name.as_str()).collect();
+        if names.is_empty() { words } else { format!("{words} (DeviceTaintRule {})", names.join(", ")) }
     }
 
     /// With these words for the change that would place it; none where they have none for it.
     pub(super) fn reworded(mut self, words: impl Fn(&Change) -> Option<String>) -> Self {
         let change = self.explanation.as_ref().and_then(|e| e.remedy.as_ref());
+        let words =
+            |change: &Change| {
+                let words = words(change)?;
+                let Change::TolerateTaint { taint, .. } = change else { return Some(words) };
+                let rule = self.sole_rules.iter().find(|rule| rule.taint == *taint);
+                Some(rule.map_or(words.clone(), |rule| {
+                    format!("{words}, or delete DeviceTaintRule {}", rule.name)
+                }))
+            };
         self.remedy = self.node_change.clone().or_else(|| change.and_then(words));
         self
     }
@@ -193,17 +253,17 @@ impl UnitExplanation {
     pub(super) fn text(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
         let label = terminal.toned(Tone::Strong, &self.label);
         terminal.line(format_args!("{label}: {}", self.why))?;
-        let Some(explanation) = &self.explanation else { return Ok(()) };
+        let Some(explanation) = &self.explanation else { return self.remedy_text(terminal) };
         // A reason that holds on every node is printed above.
         let of_every_node = |refusal: &PlacementRefusal| {
             refusal.reach() == Reach::EveryNode && *refusal != PlacementRefusal::NoNodes
         };
         let alike = explanation.outcome.as_ref().is_err_and(of_every_node);
         if alike && self.node_change.is_none() {
-            return Ok(());
+            return if self.remedy.is_some() { self.remedy_text(terminal) } else { Ok(()) };
         }
         for node in explanation.nodes.iter().take(NODES_SHOWN) {
-            node_text(node, terminal)?;
+            self.node_text(node, terminal)?;
         }
         let shown = explanation.nodes.len().min(NODES_SHOWN);
         let more = explanation.nodes.len() - shown + explanation.nodes_left_out;
@@ -218,24 +278,30 @@ impl UnitExplanation {
             terminal
                 .line(format_args!("  … and {more} nodes more that were not tried (-o json names them)"))?;
         }
-        match &self.remedy {
-            Some(change) => {
+        self.remedy_text(terminal)
+    }
+
+    fn remedy_text(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+        match (&self.remedy, &self.explanation) {
+            (Some(change), _) => {
                 let word = terminal.toned(Tone::Good, "It would fit if you");
                 terminal.line(format_args!("  {word} {change}"))?;
             }
-            None if explanation.changes_tried == ChangesTried::Some => {
+            (None, None) => {}
+            (None, Some(explanation)) if explanation.changes_tried == ChangesTried::Some => {
                 terminal.line(
                     "  No single change was found that would place it; there are too many to try all.",
                 )?;
             }
-            None => terminal.line("  No single change would place it.")?,
+            (None, Some(_)) => terminal.line("  No single change would place it.")?,
         }
         Ok(())
     }
 
     pub(super) fn json(&self) -> Value {
         let explanation = self.explanation.as_ref();
-        let nodes: Vec<Value> = explanation.iter().flat_map(|e| &e.nodes).map(node_json).collect();
+        let nodes: Vec<Value> =
+            explanation.iter().flat_map(|e| &e.nodes).map(|node| self.node_json(node)).collect();
         let not_tried =
             self.excluded.iter().map(|ExcludedNode { node, why }| json!({ "node": node, "why": why }));
         json!({
@@ -246,6 +312,75 @@ impl UnitExplanation {
             "remedy": self.remedy,
         })
     }
+
+    fn node_text(&self, node: &NodeExplanation, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+        terminal.line(format_args!("  Node {}:", node.node))?;
+        for (pool, fault) in &node.pools {
+            terminal.line(format_args!("    pool {pool} is not used: {fault}"))?;
+        }
+        for request in &node.requests {
+            let usable = request.usable.len();
+            let seen = usable + request.rejected.len();
+            terminal.line(format_args!(
+                "    request {} of claim {} wants {}; {usable} of {seen} would serve",
+                request.request,
+                request.claim,
+                wanted(request)
+            ))?;
+            let (selectors, others): (Vec<_>, Vec<_>) = request
+                .groups()
+                .into_iter()
+                .partition(|(group, _)| matches!(group, ReasonGroup::Selector { .. }));
+            for (group, count) in others {
+                let examples: Vec<_> =
+                    request.rejected.iter().filter(|r| r.reason.group() == group).collect();
+                terminal.line(format_args!("      {count} {group}"))?;
+                // A reason that is the same for all of them needs no list.
+                let same = examples.iter().all(|r| r.reason.to_string() == group.to_string());
+                let shown = if same { 0 } else { DEVICES_SHOWN };
+                for rejection in examples.iter().take(shown) {
+                    terminal.line(format_args!(
+                        "        {}: {}",
+                        rejection.device,
+                        self.reason(rejection)
+                    ))?;
+                }
+                if !same && examples.len() > DEVICES_SHOWN {
+                    terminal.line(format_args!("        … and {} more", examples.len() - DEVICES_SHOWN))?;
+                }
+            }
+            selectors_text(&selectors, terminal)?;
+        }
+        Ok(())
+    }
+
+    fn node_json(&self, node: &NodeExplanation) -> Value {
+        let requests: Vec<Value> = node
+            .requests
+            .iter()
+            .map(|request| {
+                let rejected: Vec<Value> = request
+                    .rejected
+                    .iter()
+                    .map(|r| json!({ "device": r.device.to_string(), "reason": self.reason(r) }))
+                    .collect();
+                let usable: Vec<String> = request.usable.iter().map(ToString::to_string).collect();
+                json!({
+                    "claim": request.claim,
+                    "request": request.request,
+                    "wanted": wanted(request),
+                    "usable": usable,
+                    "rejected": rejected,
+                })
+            })
+            .collect();
+        let pools: Vec<Value> = node
+            .pools
+            .iter()
+            .map(|(pool, fault)| json!({ "pool": pool, "fault": fault.to_string() }))
+            .collect();
+        json!({ "node": node.node, "why": node.refusal.to_string(), "requests": requests, "poolsNotUsed": pools })
+    }
 }
 
 fn wanted(request: &RequestExplanation) -> String {
@@ -254,42 +389,6 @@ fn wanted(request: &RequestExplanation) -> String {
         AllocationMode::ExactCount(count) => format!("{count} devices"),
         AllocationMode::All => "all devices".to_owned(),
     }
-}
-
-fn node_text(node: &NodeExplanation, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    terminal.line(format_args!("  Node {}:", node.node))?;
-    for (pool, fault) in &node.pools {
-        terminal.line(format_args!("    pool {pool} is not used: {fault}"))?;
-    }
-    for request in &node.requests {
-        let usable = request.usable.len();
-        let seen = usable + request.rejected.len();
-        terminal.line(format_args!(
-            "    request {} of claim {} wants {}; {usable} of {seen} would serve",
-            request.request,
-            request.claim,
-            wanted(request)
-        ))?;
-        let (selectors, others): (Vec<_>, Vec<_>) = request
-            .groups()
-            .into_iter()
-            .partition(|(group, _)| matches!(group, ReasonGroup::Selector { .. }));
-        for (group, count) in others {
-            let examples: Vec<_> = request.rejected.iter().filter(|r| r.reason.group() == group).collect();
-            terminal.line(format_args!("      {count} {group}"))?;
-            // A reason that is the same for all of them needs no list.
-            let same = examples.iter().all(|r| r.reason.to_string() == group.to_string());
-            let shown = if same { 0 } else { DEVICES_SHOWN };
-            for rejection in examples.iter().take(shown) {
-                terminal.line(format_args!("        {}: {}", rejection.device, rejection.reason))?;
-            }
-            if !same && examples.len() > DEVICES_SHOWN {
-                terminal.line(format_args!("        … and {} more", examples.len() - DEVICES_SHOWN))?;
-            }
-        }
-        selectors_text(&selectors, terminal)?;
-    }
-    Ok(())
 }
 
 /// What selectors leave out, as one sum.
@@ -306,29 +405,4 @@ fn selectors_text(groups: &[(ReasonGroup, usize)], terminal: &mut Terminal<'_>) 
         }
     }
     Ok(())
-}
-
-fn node_json(node: &NodeExplanation) -> Value {
-    let requests: Vec<Value> = node
-        .requests
-        .iter()
-        .map(|request| {
-            let rejected: Vec<Value> = request
-                .rejected
-                .iter()
-                .map(|r| json!({ "device": r.device.to_string(), "reason": r.reason.to_string() }))
-                .collect();
-            let usable: Vec<String> = request.usable.iter().map(ToString::to_string).collect();
-            json!({
-                "claim": request.claim,
-                "request": request.request,
-                "wanted": wanted(request),
-                "usable": usable,
-                "rejected": rejected,
-            })
-        })
-        .collect();
-    let pools: Vec<Value> =
-        node.pools.iter().map(|(pool, fault)| json!({ "pool": pool, "fault": fault.to_string() })).collect();
-    json!({ "node": node.node, "why": node.refusal.to_string(), "requests": requests, "poolsNotUsed": pools })
 }

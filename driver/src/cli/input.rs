@@ -18,7 +18,7 @@ pub(super) struct FileArgs {
 }
 
 /// What kinds are read, for the note on objects of other kinds.
-const KINDS: &str = "ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, DeviceTaintRule, Node, Pod, Deployment, StatefulSet, ReplicaSet, ReplicationController, DaemonSet, Job and CronJob";
+const KINDS: &str = "ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, DeviceTaintRule, Node, Namespace, Pod, Deployment, StatefulSet, ReplicaSet, ReplicationController, DaemonSet, Job and CronJob";
 
 /// Reads everything that the command line names. Warnings are written; errors end the command, all at once.
 pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {

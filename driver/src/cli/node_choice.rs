@@ -1,9 +1,12 @@
-//! Nodes that a unit may use, by its Pod's node affinity, its claims' bindings and the nodes' taints.
+//! Nodes that a unit may use, by all that the scheduler asks before devices: what its Pod wishes of nodes and of other Pods,
+//! what its claims are bound to, taints, and what other Pods leave of a node.
 //!
 //! Taints do not apply to a Pod with a node name, which is already scheduled, or to a claim without a Pod.
 
 mod excluded;
+mod node_test;
 mod obstacle;
+mod occupancy;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,10 +15,12 @@ use aliquot_core::dra::{AllocationResult, Node, Taint, TaintEffect, Toleration};
 
 use crate::manifest::{CORDONED, Manifests, Pod};
 
-use super::workload::Unit;
+use obstacle::Obstacle;
 
-pub(super) use excluded::{ExcludedNode, excluded};
+pub(super) use excluded::{ExcludedNode, excluded, waits_for};
+pub(super) use node_test::{NodeTest, Surroundings, unread_namespace};
 pub(super) use obstacle::{NodeChange, single_changes};
+pub(super) use occupancy::Occupancy;
 
 /// Nodes that a message names for one reason.
 const NODES_NAMED: usize = 3;
@@ -40,32 +45,36 @@ pub(super) struct KeptOff<'m> {
 
 impl NodeChoice {
     /// The nodes that a unit may use; `None`: all of them.
-    pub(super) fn allowed(
-        &mut self,
-        unit: &Unit,
-        manifests: &Manifests,
-        fixed: &[&AllocationResult],
-        world: &World,
-    ) -> Option<Vec<NodeIndex>> {
-        let pod = unit.pod(manifests);
+    pub(super) fn allowed(&mut self, test: &NodeTest<'_>) -> Option<Vec<NodeIndex>> {
+        let Surroundings { manifests, world, occupancy } = test.around;
         let anywhere = |pod: &Pod| {
             pod.node_name.is_none()
+                && pod.daemon_node.is_none()
                 && pod.node_labels.is_empty()
                 && pod.affinity.is_none()
                 && manifests.node_taints.is_empty()
+                && !occupancy.concerns(pod)
         };
-        if fixed.iter().all(|a| a.node_selector.is_none()) && pod.is_none_or(anywhere) {
+        let fixed = test.claims.iter().filter_map(|claim| claim.allocation.as_ref());
+        if fixed.clone().all(|a| a.node_selector.is_none()) && test.pod.is_none_or(anywhere) {
             return None;
         }
-        if let Some(name) = pod.and_then(|p| p.node_name.as_ref()) {
+        if let Some(name) = test.pod.and_then(|p| p.node_name.as_ref()) {
             return Some(world.node(name).into_iter().collect());
         }
-        let mut nodes = match pod {
-            Some(pod) => self.wished(pod, manifests, world),
+        let mut nodes = match test.pod {
+            Some(pod) => match &pod.daemon_node {
+                Some(name) => world.node(name).into_iter().collect(),
+                None => self.wished(pod, manifests, world),
+            },
             None => numbered(world).map(|(index, _)| index).collect(),
         };
+        let fixed: Vec<&AllocationResult> = fixed.collect();
         let node = |index: &NodeIndex| world.nodes().get(index.0 as usize);
-        nodes.retain(|index| node(index).is_some_and(|node| bound(node, pod, fixed)));
+        nodes.retain(|index| node(index).is_some_and(|node| bound(node, test.pod, &fixed)));
+        if test.pod.is_some_and(|pod| occupancy.concerns(pod)) {
+            nodes.retain(|index| test.has_room(*index));
+        }
         Some(nodes)
     }
 
@@ -106,7 +115,7 @@ pub(super) fn unborne<'m>(node: &str, pod: &Pod, manifests: &'m Manifests) -> Ve
 pub(super) fn daemon_pods(manifests: &Manifests, nodes: &[Node]) -> Vec<Pod> {
     let on = |daemon: &Pod, node: &Node| Pod {
         name: format!("{}-{}", daemon.name, node.name),
-        node_name: Some(node.name.clone()),
+        daemon_node: Some(node.name.clone()),
         ..daemon.clone()
     };
     let usable = |daemon: &Pod, node: &Node| {
@@ -121,20 +130,19 @@ pub(super) fn daemon_pods(manifests: &Manifests, nodes: &[Node]) -> Vec<Pod> {
 }
 
 /// The nodes that taints alone keep a Pod off.
-pub(super) fn kept_off<'m>(
-    pod: &Pod,
-    manifests: &'m Manifests,
-    fixed: &[&AllocationResult],
-    world: &'m World,
-) -> Vec<KeptOff<'m>> {
-    if manifests.node_taints.is_empty() {
+pub(super) fn kept_off<'c>(test: &NodeTest<'c>) -> Vec<KeptOff<'c>> {
+    if test.around.manifests.node_taints.is_empty() {
         return Vec::new();
     }
-    numbered(world)
-        .filter(|(_, node)| labelled(node, pod) && bound(node, Some(pod), fixed))
-        .map(|(_, node)| KeptOff { name: &node.name, taints: unborne(&node.name, pod, manifests) })
-        .filter(|kept| !kept.taints.is_empty())
-        .collect()
+    let kept = numbered(test.around.world).filter_map(|(index, node)| {
+        let taints = test.obstacles(index).into_iter().map(|obstacle| match obstacle {
+            Obstacle::Taint(taint) => Some(taint),
+            _ => None,
+        });
+        let taints = taints.collect::<Option<Vec<&Taint>>>().filter(|taints| !taints.is_empty())?;
+        Some(KeptOff { name: &node.name, taints })
+    });
+    kept.collect()
 }
 
 /// A refusal, and the nodes that were not tried for their taints.

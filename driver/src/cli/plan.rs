@@ -27,7 +27,7 @@ Examples:
   aliquot plan -f pods.yaml --node 8xh100
   aliquot plan -f pods.yaml --node '8xh100*125' --node ascend-910b3-8
   aliquot plan -f pods.yaml --cluster=staging
-  kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
+  kubectl get nodes,namespaces,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
     aliquot plan -f - -o json
 
 On Kubernetes 1.37 or newer add devicetaintrules to the kinds; --cluster reads them itself.";

@@ -21,7 +21,7 @@ use aliquot_core::dra::{
 use aliquot_core::offer::DRIVER;
 use aliquot_core::quantity::Quantity;
 
-use crate::manifest::{ClaimSpec, Manifests, Pod, PodClaimSource, made_up_uid};
+use crate::manifest::{ClaimSpec, Manifests, Pod, PodClaimSource, made_up_uid, nearest};
 
 /// Prefix of the resource name that every class has without being given one.
 const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
@@ -131,6 +131,12 @@ pub(super) fn workload(
     maker.workload
 }
 
+/// The extended resources that a class stands for.
+pub(super) fn resources_of(class: &DeviceClass) -> impl Iterator<Item = String> + use<> {
+    let implicit = format!("{IMPLICIT_RESOURCE}{}", class.name);
+    class.extended_resource_name.clone().into_iter().chain([implicit])
+}
+
 /// Whether a claim, a template or a Pod asks for a class of this driver that is not among these.
 pub(super) fn lacks_class(manifests: &Manifests, classes: &[DeviceClass]) -> bool {
     let known: BTreeSet<&str> = classes.iter().map(|class| class.name.as_str()).collect();
@@ -183,7 +189,9 @@ impl Maker<'_> {
             match (found, &wanted.source) {
                 (Some(claim), _) => unit.claims.push(claim),
                 (None, PodClaimSource::Claim(name)) => {
-                    unit.missing.push(format!("ResourceClaim {}/{name} does not exist", pod.namespace));
+                    let known = self.by_name.keys().filter(|(namespace, _)| *namespace == pod.namespace);
+                    let near = did_you_mean(name, known.map(|(_, name)| name.as_str()));
+                    unit.missing.push(format!("ResourceClaim {}/{name} does not exist{near}", pod.namespace));
                 }
                 // An ended Pod's claims are gone; nothing is made for it again.
                 (None, PodClaimSource::Template(_)) if pod.finished => {}
@@ -194,10 +202,14 @@ impl Maker<'_> {
                             let claim = self.make(pod, &wanted.name, spec);
                             unit.claims.push(claim);
                         }
-                        None => unit.missing.push(format!(
-                            "ResourceClaimTemplate {}/{template} does not exist",
-                            pod.namespace
-                        )),
+                        None => {
+                            let known = self.templates.keys().filter(|(space, _)| *space == pod.namespace);
+                            let near = did_you_mean(template, known.map(|(_, name)| *name));
+                            unit.missing.push(format!(
+                                "ResourceClaimTemplate {}/{template} does not exist{near}",
+                                pod.namespace
+                            ));
+                        }
                     }
                 }
             }
@@ -266,19 +278,28 @@ impl Maker<'_> {
         let alone = unit.claims.is_empty() && unit.missing.is_empty();
         let (nowhere, elsewhere): (Vec<&str>, Vec<&str>) = foreign.iter().partition(|resource| {
             let pending = pod.node_name.is_none() && !self.served.contains(**resource);
-            pending && (alone || is_of_accelerator(resource))
+            pending && (alone || is_of_accelerator(resource) || self.classes.near(resource).is_some())
         });
         for resource in elsewhere {
             *self.workload.foreign_resources.entry(resource.to_owned()).or_default() += 1;
         }
-        if !nowhere.is_empty() {
-            unit.missing.push(format!(
-                "asks for {}: found no DeviceClass and no device plugin for it, expected a claim; ask for the part as \
-                 `aliquot classes` prints it, such as for '8Gi 30%' or for the line of the resource",
-                nowhere.join(", ")
-            ));
-        }
+        let Some(first) = nowhere.first() else { return };
+        let what_to_do = match self.classes.near(first) {
+            Some(near) => format!("did you mean {near}?"),
+            None => "expected a claim; ask for the part as `aliquot classes` prints it, such as for '8Gi 30%' or for the \
+                     line of the resource"
+                .to_owned(),
+        };
+        let found = "found no DeviceClass and no device plugin for it";
+        unit.missing.push(format!("asks for {}: {found}, {what_to_do}", nowhere.join(", ")));
     }
+}
+
+/// The name that a missing one most likely is, as the end of a sentence.
+fn did_you_mean<'k>(found: &str, known: impl Iterator<Item = &'k str>) -> String {
+    let mut known: Vec<&str> = known.collect();
+    known.sort_unstable();
+    nearest(found, &known).map(|near| format!("; did you mean {near}?")).unwrap_or_default()
 }
 
 /// Whether a resource is of a domain under which device plugins serve accelerators, or of classes.
@@ -316,9 +337,8 @@ impl<'m> ExtendedResources<'m> {
     fn of(classes: &'m [DeviceClass]) -> Self {
         let mut by_resource: BTreeMap<String, &DeviceClass> = BTreeMap::new();
         for class in classes {
-            let implicit = format!("{IMPLICIT_RESOURCE}{}", class.name);
-            for resource in class.extended_resource_name.iter().chain([&implicit]) {
-                let known = by_resource.entry(resource.clone()).or_insert(class);
+            for resource in resources_of(class) {
+                let known = by_resource.entry(resource).or_insert(class);
                 if class.name < known.name {
                     *known = class;
                 }
@@ -330,6 +350,18 @@ impl<'m> ExtendedResources<'m> {
     fn class(&self, resource: &str) -> Option<&'m DeviceClass> {
         self.0.get(resource).copied()
     }
+
+    /// The resource of a class that a mistyped one most likely is: of the same domain, or of the same name.
+    fn near(&self, resource: &str) -> Option<&str> {
+        let (domain, name) = resource.split_once('/')?;
+        let alike = |known: &&str| {
+            known.split_once('/').is_some_and(|(other, of)| {
+                other == domain && nearest(name, &[of]).is_some()
+                    || of == name && nearest(domain, &[other]).is_some()
+            })
+        };
+        self.0.keys().map(String::as_str).find(alike)
+    }
 }
 
 // === impl Unit ===
@@ -339,6 +371,14 @@ impl Unit {
     pub(super) fn pod<'m>(&self, manifests: &'m Manifests) -> Option<&'m Pod> {
         match self.owner {
             UnitOwner::Pod(number) => manifests.pods.get(number),
+            UnitOwner::Claim => None,
+        }
+    }
+
+    /// The Pod that asks, by place in the manifests.
+    pub(super) const fn pod_number(&self) -> Option<usize> {
+        match self.owner {
+            UnitOwner::Pod(number) => Some(number),
             UnitOwner::Claim => None,
         }
     }

@@ -32,7 +32,10 @@ struct Resource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     Required,
+    /// Not every version serves it.
     Optional,
+    /// Without the right to list it some questions stay open.
+    Helpful,
 }
 
 const DEVICE_PREFIXES: &[&str] =
@@ -44,6 +47,7 @@ const RESOURCES: &[Resource] = &[
     Resource::devices("resourceclaims", "resourceclaims.resource.k8s.io"),
     Resource::devices("resourceclaimtemplates", "resourceclaimtemplates.resource.k8s.io"),
     Resource { name: "nodes", full: "nodes", prefixes: &["/api/v1"], presence: Presence::Required },
+    Resource { name: "namespaces", full: "namespaces", prefixes: &["/api/v1"], presence: Presence::Helpful },
     Resource { name: "pods", full: "pods", prefixes: &["/api/v1"], presence: Presence::Required },
     Resource {
         name: "devicetaintrules",
@@ -104,6 +108,8 @@ pub struct ListingSummary {
     pub version: Option<ServerVersion>,
     /// Objects read.
     pub objects: usize,
+    /// Resources, as RBAC names them, that may not be listed, and are done without.
+    pub unread: Vec<&'static str>,
 }
 
 // === impl Resource ===
@@ -114,7 +120,8 @@ impl Resource {
     }
 }
 
-/// Reads slices, classes, claims, templates, nodes, Pods and, where they are served, taint rules into the reader.
+/// Reads slices, classes, claims, templates, nodes, Pods, namespaces where they may be listed and taint rules where they are
+/// served into the reader.
 /// `progress` is called with the number of resources that are read, and of all.
 ///
 /// # Errors
@@ -132,7 +139,7 @@ pub async fn read(
         Err(_elapsed) => return Err(request(call.timed_out(REQUEST_TIMEOUT))),
         Ok(info) => info.map_err(|error| request(call.failed(&error)))?,
     };
-    let (mut forbidden, mut objects) = (Vec::new(), 0);
+    let (mut forbidden, mut unread, mut objects) = (Vec::new(), Vec::new(), 0);
     for (number, resource) in RESOURCES.iter().enumerate() {
         progress(number, RESOURCES.len());
         match list(client, resource).await {
@@ -142,10 +149,13 @@ pub async fn read(
                     reader.text(&format!("{server} {}", resource.name), &page.text);
                 }
             }
-            Ok(None) if resource.presence == Presence::Optional => {}
+            Ok(None) if resource.presence != Presence::Required => {}
             Ok(None) => {
                 let version = printable(&info.git_version);
                 return Err(ListError::NotServed { server, resource: resource.full, version });
+            }
+            Err(ListFailure::Forbidden) if resource.presence == Presence::Helpful => {
+                unread.push(resource.full)
             }
             Err(ListFailure::Forbidden) => forbidden.push(resource.full),
             Err(ListFailure::Failed(error)) => return Err(request(error)),
@@ -155,7 +165,7 @@ pub async fn read(
         return Err(ListError::Forbidden { server, resources: forbidden });
     }
     let version = version::server_version(&info.major, &info.minor, &info.git_version);
-    Ok(ListingSummary { server, version, objects })
+    Ok(ListingSummary { server, version, objects, unread })
 }
 
 /// One page, as a list that the manifest reader takes.

@@ -35,6 +35,9 @@ pub(super) struct Meta {
 /// Pods that replicas of all files together may make; ten times the largest cluster that Kubernetes supports.
 const PODS_MAX: usize = 1_500_000;
 
+/// Kinds without a namespace.
+const CLUSTER_WIDE: [&str; 5] = ["Node", "Namespace", "DeviceClass", "DeviceTaintRule", "ResourceSlice"];
+
 const META_FIELDS: &[&str] = &[
     "name",
     "namespace",
@@ -103,7 +106,7 @@ impl Reader {
             "resource.k8s.io/v1beta1" => Version::V1Beta1,
             _ => {
                 return match (api, kind) {
-                    ("v1", "Pod" | "Node" | "ReplicationController")
+                    ("v1", "Pod" | "Node" | "Namespace" | "ReplicationController")
                     | ("apps/v1", "Deployment" | "StatefulSet" | "ReplicaSet" | "DaemonSet")
                     | ("batch/v1", "Job" | "CronJob") => self.read(node, kind, Version::V1),
                     (api, kind) if api.starts_with("resource.k8s.io/") && is_device_kind(kind) => {
@@ -134,7 +137,7 @@ impl Reader {
             (None, Some(stem)) => self.generated_name(kind, stem),
             (None, None) => String::new(),
         };
-        let cluster_wide = matches!(kind, "Node" | "DeviceClass" | "DeviceTaintRule" | "ResourceSlice");
+        let cluster_wide = CLUSTER_WIDE.contains(&kind);
         self.cx.object = if cluster_wide { name.clone() } else { format!("{namespace}/{name}") };
         let mut parts = ObjectParts { root, spec: None, status: None, meta: Meta::default() };
         for entry in self.cx.entries(node, &root) {
@@ -144,7 +147,7 @@ impl Reader {
                 "metadata" => parts.meta = meta(&mut self.cx, &entry.value, &at.missing("metadata")),
                 "spec" => parts.spec = Some((&entry.value, at)),
                 "status" => parts.status = Some((&entry.value, at)),
-                _ if matches!(kind, "Pod" | "Node") => {}
+                _ if matches!(kind, "Pod" | "Node" | "Namespace") => {}
                 _ => self.cx.unknown(&root.key(entry), &["apiVersion", "kind", "metadata", "spec", "status"]),
             }
         }
@@ -192,27 +195,18 @@ impl Reader {
         let cx = &mut self.cx;
         match kind {
             "Node" => {
-                let taints = spec_of.map(|(node, path)| taint::of_node(cx, node, path)).unwrap_or_default();
-                let kubelet =
-                    status_of.and_then(|(node, _)| node.get("nodeInfo")?.get("kubeletVersion")?.text());
-                if let Some(version) = kubelet
-                    && version_of(version) > self.manifests.kubelet.as_deref().and_then(version_of)
-                {
-                    self.manifests.kubelet = Some(version.to_owned());
-                }
-                let served = status_of.map(|(node, _)| node::plugin_resources(node));
-                self.manifests.plugin_resources.extend(served.into_iter().flatten());
-                if !taints.is_empty() {
-                    self.manifests.node_taints.insert(meta.name.clone(), taints);
-                }
-                self.manifests.nodes.push(node::node(meta));
+                let node = node::node(cx, spec_of, status_of, meta);
+                self.manifests.add_node(node);
+            }
+            "Namespace" => {
+                self.manifests.namespaces.insert(meta.name, meta.labels);
             }
             "DeviceClass" => {
                 let class = class::class(cx, spec_of, meta);
                 keep(&mut self.manifests.classes, Some(class), cx, before);
             }
             "DeviceTaintRule" => {
-                let rule = spec_of.and_then(|(node, path)| taint::rule(cx, node, path));
+                let rule = spec_of.and_then(|(node, path)| taint::rule(cx, node, path, &meta.name));
                 spec_is_there(cx, spec_of, &root);
                 keep(&mut self.manifests.taint_rules, rule, cx, before);
             }

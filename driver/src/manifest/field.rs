@@ -345,7 +345,7 @@ impl Context {
 }
 
 /// The known word that a mistyped one most likely is.
-pub(super) fn nearest<'k>(found: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(found: &str, known: &[&'k str]) -> Option<&'k str> {
     let found = found.to_ascii_lowercase();
     known
         .iter()

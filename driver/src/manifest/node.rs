@@ -1,31 +1,77 @@
 //! Nodes and node selectors.
 
 use std::collections::BTreeMap;
+use std::str::FromStr as _;
 
 use aliquot_core::dra::{
-    Node as ClusterNode, NodeRequirement, NodeSelector, NodeSelectorTerm, SelectorOperator,
+    Node as ClusterNode, NodeRequirement, NodeSelector, NodeSelectorTerm, SelectorOperator, Taint,
 };
+use aliquot_core::quantity::Quantity;
 
-use super::documents::Meta;
+use super::documents::{Meta, version_of};
 use super::field::{Context, Path};
-use super::name;
 use super::tree::{MapEntry, Value, YamlNode, cut};
+use super::{Manifests, name, taint};
 
 const TERMS_MAX: usize = 256;
 const REQUIREMENTS_MAX: usize = 1_024;
 
-/// A node.
-pub(super) fn node(meta: Meta) -> ClusterNode {
-    ClusterNode { name: meta.name, labels: meta.labels }
+/// A node, and what the manifests keep of it besides.
+pub(super) struct ReadNode {
+    node: ClusterNode,
+    taints: Vec<Taint>,
+    kubelet: Option<String>,
+    allocatable: Option<BTreeMap<String, Quantity>>,
 }
 
-/// Resources that device plugins serve on the node, by its status: those with a domain, and more than none of them.
-pub(super) fn plugin_resources(status: &YamlNode<'_>) -> Vec<String> {
-    let Some(Value::Map(allocatable)) = status.get("allocatable").map(|node| &node.value) else {
-        return Vec::new();
+/// Reads a node.
+pub(super) fn node(
+    cx: &mut Context,
+    spec: Option<(&YamlNode<'_>, &Path<'_>)>,
+    status: Option<(&YamlNode<'_>, &Path<'_>)>,
+    meta: Meta,
+) -> ReadNode {
+    let taints = spec.map(|(node, path)| taint::of_node(cx, node, path)).unwrap_or_default();
+    let kubelet = status.and_then(|(node, _)| node.get("nodeInfo")?.get("kubeletVersion")?.text());
+    ReadNode {
+        node: ClusterNode { name: meta.name, labels: meta.labels },
+        taints,
+        kubelet: kubelet.map(str::to_owned),
+        allocatable: status.and_then(|(node, _)| allocatable(node)),
+    }
+}
+
+/// What Pods may request of the node altogether, by its status; `None`: its status does not say.
+fn allocatable(status: &YamlNode<'_>) -> Option<BTreeMap<String, Quantity>> {
+    let Some(Value::Map(entries)) = status.get("allocatable").map(|node| &node.value) else {
+        return None;
     };
-    let is_served = |entry: &&MapEntry<'_>| entry.key.contains('/') && entry.value.text() != Some("0");
-    allocatable.iter().filter(is_served).map(|entry| entry.key.to_string()).collect()
+    let amount =
+        |entry: &MapEntry<'_>| Some((entry.key.to_string(), Quantity::from_str(entry.value.text()?).ok()?));
+    Some(entries.iter().filter_map(amount).collect())
+}
+
+// === impl Manifests ===
+
+impl Manifests {
+    pub(super) fn add_node(&mut self, read: ReadNode) {
+        let ReadNode { node, taints, kubelet, allocatable } = read;
+        let version = |text: &Option<String>| text.as_deref().and_then(version_of);
+        if version(&kubelet) > version(&self.kubelet) {
+            self.kubelet = kubelet;
+        }
+        if !taints.is_empty() {
+            self.node_taints.insert(node.name.clone(), taints);
+        }
+        if let Some(allocatable) = allocatable {
+            // Resources with a domain are a device plugin's, which may have stopped.
+            let served =
+                allocatable.iter().filter(|(name, most)| name.contains('/') && **most > Quantity::ZERO);
+            self.plugin_resources.extend(served.map(|(name, _)| name.clone()));
+            self.node_allocatable.insert(node.name.clone(), allocatable);
+        }
+        self.nodes.push(node);
+    }
 }
 
 /// Reads `nodeSelector` in the long form: terms of requirements.
@@ -65,7 +111,11 @@ fn term(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<NodeS
 }
 
 /// One of `matchExpressions`: over labels.
-fn requirement(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Option<NodeRequirement> {
+pub(super) fn requirement(
+    cx: &mut Context,
+    value: &YamlNode<'_>,
+    path: &Path<'_>,
+) -> Option<NodeRequirement> {
     let requirement = any_requirement(cx, value, path)?;
     name::label_name(cx, &requirement.key, &path.missing("key"));
     for value in &requirement.values {

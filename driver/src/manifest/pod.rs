@@ -1,5 +1,8 @@
 //! Pods, and workloads that create Pods: only the fields that placement uses.
 
+mod requests;
+mod rules;
+
 use std::collections::BTreeMap;
 
 use aliquot_core::dra::NodeSelector;
@@ -8,7 +11,8 @@ use aliquot_core::quantity::Quantity;
 use super::documents::Meta;
 use super::field::{Context, Path};
 use super::tree::YamlNode;
-use super::{Container, Pod, PodClaim, PodClaimSource, name, node, taint};
+use super::{Container, Pod, PodClaim, PodClaimSource, PodPhase, Unscheduled, name, node, taint};
+use requests::{Amounts, ContainerRole, RequestSum};
 
 const CLAIMS_MAX: usize = 1_024;
 const CONTAINERS_MAX: usize = 1_024;
@@ -99,7 +103,9 @@ pub(super) fn pod(
     let mut pod = Pod {
         namespace: meta.namespace,
         name: meta.name,
+        labels: meta.labels,
         node_name: None,
+        daemon_node: None,
         node_labels: BTreeMap::new(),
         affinity: None,
         tolerations: Vec::new(),
@@ -107,6 +113,10 @@ pub(super) fn pod(
         containers: Vec::new(),
         claim_names: BTreeMap::new(),
         extended_claim: None,
+        requests: BTreeMap::new(),
+        rules: None,
+        phase: PodPhase::NotCreated,
+        unscheduled: None,
         finished: meta.deleted,
     };
     if let Some((node, path)) = spec {
@@ -119,6 +129,7 @@ pub(super) fn pod(
 }
 
 pub(super) fn pod_spec(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, pod: &mut Pod) {
+    let mut sum = RequestSum::default();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         let value = &entry.value;
@@ -131,14 +142,21 @@ pub(super) fn pod_spec(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, p
                 pod.claims = cx.each(value, &at, CLAIMS_MAX, pod_claim);
                 super::claim::unique(cx, &at, "claim", pod.claims.iter().map(|c| c.name.as_str()));
             }
-            "initContainers" | "containers" => {
-                let more = cx.each(value, &at, CONTAINERS_MAX, container);
-                pod.containers.extend(more);
+            key @ ("initContainers" | "containers") => {
+                for read in cx.each(value, &at, CONTAINERS_MAX, container) {
+                    let role = if key == "containers" { ContainerRole::Main } else { read.role };
+                    sum.add(role, read.requests);
+                    pod.containers.push(read.container);
+                }
             }
+            "overhead" => sum.overhead = requests::amounts(cx, value, &at),
+            "resources" => sum.of_pod = requests::of_pod(cx, value, &at),
             known if POD_FIELDS.contains(&known) => {}
             _ => cx.unknown(&at, POD_FIELDS),
         }
     }
+    pod.requests = sum.total();
+    pod.rules = rules::rules(cx, node, path, pod);
     for (index, container) in pod.containers.iter().enumerate() {
         for (claim, _) in &container.claims {
             if !pod.claims.iter().any(|c| c.name == *claim) {
@@ -199,9 +217,19 @@ fn pod_claim(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<P
     Some(PodClaim { name: name?, source })
 }
 
+/// A container, and what counts for its Pod alone.
+struct ReadContainer {
+    container: Container,
+    requests: Amounts,
+    /// As an init container.
+    role: ContainerRole,
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "the shape that every reader of list items has")]
-fn container(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Container> {
+fn container(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<ReadContainer> {
     let mut container = Container::default();
+    let (mut requests, mut limits_of_all) = (Amounts::new(), Amounts::new());
+    let mut role = ContainerRole::Init;
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         match entry.key.as_ref() {
@@ -211,17 +239,22 @@ fn container(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<C
                     let at = at.key(entry);
                     match entry.key.as_ref() {
                         "claims" => container.claims = cx.each(&entry.value, &at, CLAIMS_MAX, used_claim),
-                        "limits" => container.limits = limits(cx, &entry.value, &at),
-                        "requests" => {}
+                        "limits" => {
+                            container.limits = limits(cx, &entry.value, &at);
+                            limits_of_all = requests::amounts(cx, &entry.value, &at);
+                        }
+                        "requests" => requests = requests::amounts(cx, &entry.value, &at),
                         _ => cx.unknown(&at, &["claims", "limits", "requests"]),
                     }
                 }
             }
+            "restartPolicy" if entry.value.text() == Some("Always") => role = ContainerRole::Sidecar,
             known if CONTAINER_FIELDS.contains(&known) => {}
             _ => cx.unknown(&at, CONTAINER_FIELDS),
         }
     }
-    Some(container)
+    requests::complete(&mut requests, limits_of_all, &container.limits);
+    Some(ReadContainer { container, requests, role })
 }
 
 fn used_claim(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<(String, Option<String>)> {
@@ -259,7 +292,15 @@ fn pod_status(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, pod: &mut 
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         match entry.key.as_ref() {
-            "phase" => pod.finished |= matches!(entry.value.text(), Some("Succeeded" | "Failed")),
+            "phase" => {
+                pod.phase = match entry.value.text() {
+                    Some("Succeeded" | "Failed") => PodPhase::Ended,
+                    Some("Running" | "Unknown") => PodPhase::Running,
+                    _ => PodPhase::Pending,
+                };
+                pod.finished |= pod.phase == PodPhase::Ended;
+            }
+            "conditions" => pod.unscheduled = unscheduled(cx, &entry.value, &at),
             "resourceClaimStatuses" => {
                 for status in cx.items(&entry.value, &at) {
                     let text = |key| status.get(key).and_then(YamlNode::text).map(str::to_owned);
@@ -275,4 +316,16 @@ fn pod_status(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, pod: &mut 
             _ => {}
         }
     }
+}
+
+/// The condition by which the scheduler says why a Pod waits.
+fn unscheduled(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Box<Unscheduled>> {
+    let conditions = cx.items(node, path);
+    let is =
+        |condition: &YamlNode<'_>, key, wanted| condition.get(key).and_then(YamlNode::text) == Some(wanted);
+    let waits =
+        |condition: &&YamlNode<'_>| is(condition, "type", "PodScheduled") && is(condition, "status", "False");
+    let condition = conditions.iter().find(waits)?;
+    let text = |key| condition.get(key).and_then(YamlNode::text).unwrap_or_default().to_owned();
+    Some(Box::new(Unscheduled { reason: text("reason"), message: text("message") }))
 }

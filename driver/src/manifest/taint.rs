@@ -107,7 +107,7 @@ fn toleration(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<
 
 /// Reads the `spec` of a `DeviceTaintRule`. A rule with a selection that is not understood is left out, since it would taint
 /// more than was meant.
-pub(super) fn rule(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<TaintRule> {
+pub(super) fn rule(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, name: &str) -> Option<TaintRule> {
     let (mut selector, mut taint) = (None, None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -124,7 +124,7 @@ pub(super) fn rule(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Op
         cx.warn(&path.missing("deviceSelector"), "is missing: the rule taints no device; {} taints all");
     }
     let (driver, pool, device) = selector?;
-    Some(TaintRule { driver, pool, device, taint: taint? })
+    Some(TaintRule { name: name.to_owned(), driver, pool, device, taint: taint? })
 }
 
 /// Driver, pool and device; `None`: any.

@@ -293,6 +293,14 @@ impl<'a> YamlNode<'a> {
         entries.iter().find(|e| e.key == key).map(|e| &e.value).filter(|n| !n.is_null())
     }
 
+    /// The items of a list; none of anything else.
+    pub(super) fn list(&self) -> &[YamlNode<'a>] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => &[],
+        }
+    }
+
     /// The text of a scalar.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {

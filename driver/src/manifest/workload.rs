@@ -12,8 +12,8 @@ use aliquot_core::dra::{TaintEffect, Toleration, TolerationOperator};
 use super::Pod;
 use super::documents::Meta;
 use super::field::{Context, Path};
-use super::pod;
 use super::tree::YamlNode;
+use super::{node, pod};
 
 /// How many Pods are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,10 +144,14 @@ fn spec(
             "completions" => numbers.completions = cx.count(value, &at).unwrap_or(0),
             "suspend" if cx.boolean(value, &at) == Some(true) => numbers.suspended = SuspendedJob::Yes,
             "template" => {
+                let labels = value.get("metadata").and_then(|meta| meta.get("labels"));
+                made.labels =
+                    labels.map(|l| node::labels(cx, l, &at.missing("metadata"))).unwrap_or_default();
                 for entry in cx.entries(value, &at) {
                     let at = at.key(entry);
                     match entry.key.as_ref() {
                         "spec" => pod::pod_spec(cx, &entry.value, &at, made),
+                        // Read first: rules of the Pods may be about their labels.
                         "metadata" => {}
                         _ => cx.unknown(&at, &["metadata", "spec"]),
                     }

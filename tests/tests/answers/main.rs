@@ -2,6 +2,7 @@
 
 mod agreement;
 mod golden;
+mod infeasible;
 mod manifests;
 mod memory;
 mod node_files;

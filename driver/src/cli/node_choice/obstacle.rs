@@ -1,111 +1,329 @@
-//! What keeps a Pod off a node, and the changes that take away the only thing that does.
+//! What keeps a unit off a node, in words, and the changes that take away the only thing that does.
 
 use std::collections::BTreeMap;
 
-use aliquot_core::allocate::{NodeIndex, World};
-use aliquot_core::dra::{AllocationResult, Node, NodeRequirement, NodeSelectorTerm, Taint};
+use aliquot_core::allocate::NodeIndex;
+use aliquot_core::dra::{Node, NodeRequirement, NodeSelector, ResourceClaim, Taint};
+use aliquot_core::quantity::{Format, Quantity};
 
-use crate::manifest::{CORDONED, Manifests, Pod};
+use crate::manifest::{CORDONED, HostPort, Pod, PodTerm, SpreadRule};
 
-use super::{numbered, shown, unborne};
+use super::node_test::{ADMIN_LABEL, NodeTest};
+use super::occupancy::{PODS, Shortage};
+use super::{numbered, shown};
 
-/// One thing that keeps a Pod off a node.
-enum Obstacle<'m> {
-    /// The Pod names another node.
-    NodeName(&'m str),
+/// One thing that keeps a unit off a node.
+#[derive(Clone)]
+pub(super) enum Obstacle<'m> {
+    /// Scheduling gates.
+    Gates(&'m [String]),
+    /// The Pod names a node, so that no scheduler allocates this claim of it.
+    NodeName { name: &'m str, claim: &'m ResourceClaim },
+    /// This claim asks for administrative access, which its namespace does not allow.
+    AdminAccess(&'m ResourceClaim),
+    /// The Pod is made for another node by its `DaemonSet`.
+    DaemonNode(&'m str),
     /// A label of `nodeSelector`.
     Label(&'m str, &'m str),
     /// Node affinity without a term that lacks one requirement alone.
-    Affinity,
+    Affinity(&'m NodeSelector),
     /// The one requirement of a term of the node affinity.
-    Requirement(&'m NodeRequirement),
-    /// An allocation of one of its claims.
-    Allocation,
+    Requirement { affinity: &'m NodeSelector, wanted: &'m NodeRequirement },
+    /// This claim is allocated for other nodes.
+    Allocation(&'m ResourceClaim),
     /// A taint that it does not tolerate.
     Taint(&'m Taint),
+    /// The node has too little of what it requests.
+    Amounts(Vec<Shortage>),
+    /// A port that a Pod of the node has.
+    Port { port: &'m HostPort, holder: &'m Pod },
+    /// Affinity to Pods, of which the domain has none.
+    Near(&'m PodTerm),
+    /// Anti-affinity to Pods, of which the domain has some.
+    Apart { term: &'m PodTerm, count: u32 },
+    /// Anti-affinity of these Pods of the domain.
+    ApartOf { term: &'m PodTerm, pods: Vec<&'m Pod> },
+    /// The node has no domain of a spread constraint.
+    NoDomain(&'m str),
+    /// A spread constraint, with the Pods of the node's domain and of the emptiest.
+    Spread { rule: &'m SpreadRule, count: u32, emptiest: u32, skew: u32 },
 }
 
-/// A change of a Pod or node, and the nodes that the Pod may use with it.
+/// A change of a Pod, a claim or a node, and the nodes that the unit may use with it.
 pub(in crate::cli) struct NodeChange {
     pub(in crate::cli) words: String,
     pub(in crate::cli) nodes: Vec<NodeIndex>,
+    /// Name of the claim (namespace and name) that it allocates anew.
+    pub(in crate::cli) reallocated: Option<(String, String)>,
 }
 
-/// The single changes that open further nodes to a Pod: taints first, then its wishes.
-pub(in crate::cli) fn single_changes(
-    pod: &Pod,
-    manifests: &Manifests,
-    fixed: &[&AllocationResult],
-    world: &World,
-) -> Vec<NodeChange> {
-    let mut changes: BTreeMap<(u8, String), Vec<NodeIndex>> = BTreeMap::new();
-    for (index, node) in numbered(world) {
-        let obstacles = obstacles(pod, node, manifests, fixed);
+/// Where a change comes among others: its rank, and how much it takes from the request, in thousandths.
+type Order = (u8, u32);
+
+/// Parts of a request that a change may leave out before taking a Pod off the node comes first.
+const LOSS_MAX: u32 = 500;
+
+/// The single changes that open further nodes to a unit: taints first, then its wishes.
+pub(in crate::cli) fn single_changes(test: &NodeTest<'_>) -> Vec<NodeChange> {
+    let mut changes: BTreeMap<(Order, String), NodeChange> = BTreeMap::new();
+    for (index, node) in numbered(test.around.world) {
+        let obstacles = test.obstacles(index);
         let [obstacle] = obstacles.as_slice() else { continue };
-        if let Some(change) = obstacle.change(node) {
-            changes.entry(change).or_default().push(index);
+        let reallocated = match obstacle {
+            Obstacle::Allocation(claim) => Some((claim.namespace.clone(), claim.name.clone())),
+            _ => None,
+        };
+        for (order, words) in obstacle.changes(index, node, test) {
+            let fresh =
+                || NodeChange { words: words.clone(), nodes: Vec::new(), reallocated: reallocated.clone() };
+            changes.entry((order, words.clone())).or_insert_with(fresh).nodes.push(index);
         }
     }
-    let mut changes: Vec<_> = changes.into_iter().collect();
-    changes.sort_by_key(|((rank, _), nodes)| (*rank, nodes.first().copied()));
-    changes.into_iter().map(|((_, words), nodes)| NodeChange { words, nodes }).collect()
-}
-
-fn obstacles<'m>(
-    pod: &'m Pod,
-    node: &Node,
-    manifests: &'m Manifests,
-    fixed: &[&AllocationResult],
-) -> Vec<Obstacle<'m>> {
-    if let Some(name) = pod.node_name.as_deref() {
-        return if name == node.name { Vec::new() } else { vec![Obstacle::NodeName(name)] };
-    }
-    let mut found = Vec::new();
-    for (key, value) in &pod.node_labels {
-        if node.labels.get(key) != Some(value) {
-            found.push(Obstacle::Label(key, value));
-        }
-    }
-    if let Some(affinity) = pod.affinity.as_ref().filter(|affinity| !affinity.matches(node)) {
-        let lone = affinity.terms.iter().find_map(|term| lone_requirement(term, node));
-        found.push(lone.map_or(Obstacle::Affinity, Obstacle::Requirement));
-    }
-    if fixed.iter().filter_map(|a| a.node_selector.as_ref()).any(|selector| !selector.matches(node)) {
-        found.push(Obstacle::Allocation);
-    }
-    found.extend(unborne(&node.name, pod, manifests).into_iter().map(Obstacle::Taint));
-    found
-}
-
-/// The requirement of a term that has others and lacks this one alone.
-fn lone_requirement<'t>(term: &'t NodeSelectorTerm, node: &Node) -> Option<&'t NodeRequirement> {
-    let unmet: Vec<&NodeRequirement> = term.all_unmet(node).collect();
-    let several = term.expressions.len() + term.fields.len() > 1;
-    match unmet.as_slice() {
-        [requirement] if several => Some(requirement),
-        _ => None,
-    }
+    let mut changes: Vec<(Order, NodeChange)> =
+        changes.into_iter().map(|((order, _), change)| (order, change)).collect();
+    changes.sort_by_key(|(order, change)| (*order, change.nodes.first().copied()));
+    changes.into_iter().map(|(_, change)| change).collect()
 }
 
 // === impl Obstacle ===
 
 impl Obstacle<'_> {
-    /// What takes it away, and its place among changes.
-    fn change(&self, node: &Node) -> Option<(u8, String)> {
+    /// Whether it keeps the unit off every node.
+    pub(super) const fn is_everywhere(&self) -> bool {
+        matches!(self, Self::Gates(_) | Self::NodeName { .. } | Self::AdminAccess(_))
+    }
+
+    /// Found and wanted, on this node.
+    pub(super) fn words(&self, node: &Node) -> String {
+        match self {
+            Self::Gates(gates) => format!(
+                "the Pod has scheduling gates ({}): no scheduler tries it until they are removed",
+                gates.join(", ")
+            ),
+            Self::NodeName { name, claim } => format!(
+                "the Pod names node {name} (nodeName), so that no scheduler allocates its claims: claim {}/{} has no \
+                 allocation, and the kubelet waits for one",
+                claim.namespace, claim.name
+            ),
+            Self::AdminAccess(claim) => format!(
+                "claim {}/{} asks for adminAccess: found namespace {} without label {}={}, expected it",
+                claim.namespace, claim.name, claim.namespace, ADMIN_LABEL.0, ADMIN_LABEL.1
+            ),
+            Self::DaemonNode(name) => format!("its DaemonSet makes the Pod for node {name}"),
+            Self::Label(key, value) => {
+                format!("nodeSelector wants {key}={value}; found {}", label(node, key))
+            }
+            Self::Affinity(affinity) | Self::Requirement { affinity, .. } => {
+                format!("node affinity wants {}", unmet_of(affinity, node))
+            }
+            Self::Allocation(claim) => {
+                let selector = claim.allocation.as_ref().and_then(|a| a.node_selector.as_ref());
+                let unmet = selector.map(|selector| unmet_of(selector, node)).unwrap_or_default();
+                format!("claim {}/{} is allocated for nodes with {unmet}", claim.namespace, claim.name)
+            }
+            Self::Taint(taint) => format!("taint {}", shown(taint)),
+            Self::Amounts(shortages) => {
+                let words = shortages.iter().map(|short| {
+                    let Shortage { resource, requested, allocatable, .. } = short;
+                    let free = short.free.max(Quantity::ZERO);
+                    format!("the Pod requests {resource}: {requested}; found {free} free of {allocatable}")
+                });
+                words.collect::<Vec<_>>().join(", and ")
+            }
+            Self::Port { port, holder } => format!(
+                "the Pod takes port {}/{} of the node (hostPort), which pod {} has",
+                port.port,
+                port.protocol,
+                named(holder)
+            ),
+            Self::Near(_) | Self::Apart { .. } | Self::ApartOf { .. } => self.words_of_pods(node),
+            Self::NoDomain(key) => format!("topology spread wants a label {key}; found none"),
+            Self::Spread { rule, count, emptiest, .. } => format!(
+                "topology spread over {} allows {} more than in the emptiest; found {count} in {}, {emptiest} in the \
+                 emptiest",
+                rule.topology_key,
+                rule.max_skew,
+                label(node, &rule.topology_key)
+            ),
+        }
+    }
+
+    /// Affinity and anti-affinity between Pods.
+    fn words_of_pods(&self, node: &Node) -> String {
+        match self {
+            Self::Near(term) => format!(
+                "Pod affinity wants {} in the same {}; found none in {}",
+                meant(term),
+                term.topology_key,
+                label(node, &term.topology_key)
+            ),
+            Self::Apart { term, count } => format!(
+                "Pod anti-affinity wants no {} in the same {}; found {count} in {}",
+                meant(term),
+                term.topology_key,
+                label(node, &term.topology_key)
+            ),
+            Self::ApartOf { term, pods } => {
+                let first = pods.first().map(|pod| named(pod)).unwrap_or_default();
+                let more =
+                    if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
+                format!(
+                    "pod {first}{more} in {} wants no {} in the same {} (anti-affinity)",
+                    label(node, &term.topology_key),
+                    meant(term),
+                    term.topology_key
+                )
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// The changes that take it away.
+    fn changes(&self, index: NodeIndex, node: &Node, test: &NodeTest<'_>) -> Vec<(Order, String)> {
         let name = &node.name;
-        Some(match self {
-            Self::Taint(taint) if taint.key == CORDONED => (0, format!("uncordon node {name}")),
+        let one = |rank: u8, words: String| vec![((rank, 0), words)];
+        match self {
+            Self::Gates(gates) => {
+                let noun = if gates.len() == 1 { "gate" } else { "gates" };
+                one(0, format!("remove scheduling {noun} {} from the Pod", gates.join(", ")))
+            }
+            Self::AdminAccess(claim) => one(
+                0,
+                format!("kubectl label namespace {} {}={}", claim.namespace, ADMIN_LABEL.0, ADMIN_LABEL.1),
+            ),
+            Self::Taint(taint) if taint.key == CORDONED => one(0, format!("uncordon node {name}")),
             Self::Taint(taint) => {
                 let taint = shown(taint);
-                (0, format!("let the Pod tolerate taint {taint} of node {name}, or take it off"))
+                one(0, format!("let the Pod tolerate taint {taint} of node {name}, or take it off"))
+            }
+            Self::NodeName { name: wanted, .. } if *wanted == *name => {
+                let own = node.labels.get(HOSTNAME).map_or_else(
+                    || format!("a node affinity to {name} (matchFields metadata.name)"),
+                    |hostname| format!("nodeSelector {HOSTNAME}: {hostname}"),
+                );
+                one(1, format!("write {own} in place of nodeName: {wanted}"))
             }
             Self::Label(key, value) => {
-                (1, format!("drop {key}: {value} from the Pod's nodeSelector, or label a node so"))
+                one(1, format!("drop {key}: {value} from the Pod's nodeSelector, or label a node so"))
             }
-            Self::Requirement(wanted) => (2, format!("drop `{wanted}` from the Pod's node affinity")),
-            Self::Affinity => (3, "drop the Pod's node affinity".to_owned()),
-            Self::NodeName(wanted) => (4, format!("take nodeName: {wanted} off the Pod")),
-            Self::Allocation => return None,
-        })
+            Self::Requirement { wanted, .. } => {
+                one(2, format!("drop `{wanted}` from the Pod's node affinity"))
+            }
+            Self::Affinity(_) => one(3, "drop the Pod's node affinity".to_owned()),
+            Self::Amounts(shortages) => amounts(shortages, index, name, test),
+            Self::Port { port, holder } => vec![
+                ((2, 0), format!("drop hostPort {} from the Pod", port.port)),
+                ((5, 0), format!("delete pod {}, which has the port", named(holder))),
+            ],
+            Self::Near(term) => one(
+                2,
+                format!("drop the affinity to {} (per {}) from the Pod", meant(term), term.topology_key),
+            ),
+            Self::Apart { term, .. } => one(
+                2,
+                format!("drop the anti-affinity to {} (per {}) from the Pod", meant(term), term.topology_key),
+            ),
+            Self::ApartOf { pods, .. } => match pods.as_slice() {
+                [pod] => one(5, format!("delete pod {}, whose anti-affinity keeps it off", named(pod))),
+                _ => Vec::new(),
+            },
+            Self::NoDomain(key) => one(2, format!("label node {name} with {key}")),
+            Self::Spread { rule, skew, .. } => {
+                one(2, format!("raise maxSkew of the spread over {} to {skew}", rule.topology_key))
+            }
+            Self::NodeName { name: wanted, .. } => one(4, format!("take nodeName: {wanted} off the Pod")),
+            Self::Allocation(claim) => one(
+                6,
+                format!(
+                    "delete claim {}/{} and create it anew, without allocation",
+                    claim.namespace, claim.name
+                ),
+            ),
+            Self::DaemonNode(_) => Vec::new(),
+        }
     }
+}
+
+/// Label with the host name of a node.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The namespace whose Pods are the cluster's own.
+const SYSTEM: &str = "kube-system";
+
+/// Lower requests, or a Pod less on the node, whichever leaves more of the request.
+fn amounts(
+    shortages: &[Shortage],
+    index: NodeIndex,
+    name: &str,
+    test: &NodeTest<'_>,
+) -> Vec<(Order, String)> {
+    let mut changes = Vec::new();
+    let free: Vec<Quantity> = shortages.iter().map(|short| rounded_down(short.free)).collect();
+    let loss = |short: &Shortage, left: &Quantity| {
+        let lost = short.requested.nanos().saturating_sub(left.nanos());
+        u32::try_from(lost.saturating_mul(1_000) / short.requested.nanos().max(1)).unwrap_or(1_000)
+    };
+    let loss = shortages.iter().zip(&free).map(|(short, left)| loss(short, left)).max().unwrap_or(0);
+    if free.iter().all(|left| *left > Quantity::ZERO) {
+        let lower = shortages.iter().zip(&free).map(|(short, left)| format!("{}: {left}", short.resource));
+        let words = format!("lower the Pod's requests to {}", lower.collect::<Vec<_>>().join(", "));
+        changes.push(((if loss <= LOSS_MAX { 3 } else { 6 }, loss), words));
+    }
+    let manifests = test.around.manifests;
+    let others = test.around.occupancy.pods_on(index).iter().filter_map(|pod| manifests.pods.get(*pod));
+    let of = |pod: &Pod, short: &Shortage| match pod.requests.get(&short.resource) {
+        Some(amount) => *amount,
+        None if short.resource == PODS => Quantity::from_units(1, Format::DecimalSi),
+        None => Quantity::ZERO,
+    };
+    let frees = |pod: &Pod, short: &Shortage| short.free.plus(of(pod, short)) >= short.requested;
+    let enough =
+        others.filter(|pod| pod.namespace != SYSTEM && shortages.iter().all(|short| frees(pod, short)));
+    let size = |pod: &&Pod| shortages.first().map(|short| of(pod, short));
+    if let Some(pod) = enough.min_by_key(size) {
+        let held = shortages.iter().map(|short| format!("{}: {}", short.resource, of(pod, short)));
+        let held = held.collect::<Vec<_>>().join(", ");
+        let words = format!("delete pod {}, which requests {held} of node {name}", named(pod));
+        changes.push(((5, 0), words));
+    }
+    changes
+}
+
+/// An amount as people write it, not above the one found.
+fn rounded_down(amount: Quantity) -> Quantity {
+    const MEBI: i128 = (1 << 20) * aliquot_core::quantity::NANOS_PER_UNIT;
+    match amount.format() {
+        Format::BinarySi if amount.nanos() > MEBI => {
+            Quantity::from_nanos(amount.nanos() / MEBI * MEBI, Format::BinarySi)
+        }
+        _ => amount,
+    }
+}
+
+fn named(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+/// The Pods of a term.
+fn meant(term: &PodTerm) -> String {
+    match &term.selector {
+        Some(selector) => format!("Pods with {selector}"),
+        None => "Pods of an absent labelSelector".to_owned(),
+    }
+}
+
+/// What a selector wants and does not find: of each alternative the first requirement.
+fn unmet_of(selector: &NodeSelector, node: &Node) -> String {
+    let unmet = selector.unmet(node);
+    if unmet.is_empty() {
+        return "nothing that any node has (a term without requirements)".to_owned();
+    }
+    let of = |key: &str| {
+        if key == "metadata.name" { format!("node {}", node.name) } else { label(node, key) }
+    };
+    let words = unmet.iter().map(|wanted| format!("{wanted}; found {}", of(&wanted.key)));
+    words.collect::<Vec<_>>().join(", or ")
+}
+
+fn label(node: &Node, key: &str) -> String {
+    node.labels.get(key).map_or_else(|| format!("no label {key}"), |value| format!("{key}={value}"))
 }
