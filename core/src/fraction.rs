@@ -32,6 +32,7 @@ use crate::partition::{PartitionTable, ShareSupport, Template};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
 use resource_name::{PluginResource, ResourceName, chips_of_one_resource};
+pub use resource_name::{mig_resource, vnpu_resource_size, vnpu_template};
 use words::{KnownNames, OfferList};
 
 /// Longest text that is looked at; the longest sensible one has half of it.

@@ -26,6 +26,7 @@ pub mod classes;
 mod copies;
 mod counters;
 mod device;
+pub mod legacy;
 mod names;
 pub mod order;
 pub mod policy;

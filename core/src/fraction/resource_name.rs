@@ -179,7 +179,8 @@ pub(super) fn chips_of_one_resource<'m>(models: &[&'m CardModel], text: &str) ->
 }
 
 /// `10c.4cpu.16g.dvpp` as `vir10_4c_16g_m`.
-fn vnpu_template(size: &str) -> Option<String> {
+#[must_use]
+pub fn vnpu_template(size: &str) -> Option<String> {
     let number = |text: &str| text.parse::<u8>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
     let mut words = size.split('.');
     let mut template = format!("vir{:02}", number(words.next()?.strip_suffix('c')?)?);
@@ -203,6 +204,30 @@ fn vnpu_template(size: &str) -> Option<String> {
     Some(template)
 }
 
+/// The resource of NVIDIA's plugin for a profile: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`.
+#[must_use]
+pub fn mig_resource(profile: &str) -> String {
+    format!("nvidia.com/mig-{}", profile.replace('+', "."))
+}
+
+/// A vNPU template as the resources of Huawei's plugin name its size: `10c.4cpu.16g.dvpp` for `vir10_4c_16g_m`. `None` for
+/// a name that no resource has.
+#[must_use]
+pub fn vnpu_resource_size(template: &str) -> Option<String> {
+    let mut words = template.strip_prefix("vir")?.split('_');
+    let mut size = format!("{}c", words.next()?.parse::<u8>().ok()?);
+    for word in words {
+        size.push('.');
+        match (word, word.strip_suffix('c')) {
+            (_, Some(cpus)) => size.push_str(&format!("{cpus}cpu")),
+            ("m", _) => size.push_str("dvpp"),
+            ("nm", _) => size.push_str("ndvpp"),
+            _ => size.push_str(word),
+        }
+    }
+    (vnpu_template(&size).as_deref() == Some(template)).then_some(size)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +246,7 @@ mod tests {
             ("10c.4cpu.16g.dvpp", "vir10_4c_16g_m"),
         ] {
             assert_eq!(vnpu_template(size).as_deref(), Some(template), "{size}");
+            assert_eq!(vnpu_resource_size(template).as_deref(), Some(size), "{template}");
         }
         for size in ["", "c", "2", "2c.", "2c.x", "999c", "+2c", "2c.1cpu.vpp"] {
             assert_eq!(vnpu_template(size), None, "{size}");

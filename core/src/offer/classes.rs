@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A class name is a legal object name; the spelling that users know (`huawei.com/ascend-310p-1/4`) stands in the
-//! annotation [`SPELLING`]. Each class also has an extended resource name, so that a Pod can ask for it in
-//! `resources.limits`; such a claim gets the default size.
+//! annotation [`SPELLING`]. Each class but that of shares also has an extended resource name, so that a Pod can ask for it
+//! in `resources.limits`; such a claim gets the default size.
 //!
 //! Selectors never fail on another driver's device: the driver is compared first, and CEL stops there.
 
@@ -76,6 +76,19 @@ pub fn share_class() -> String {
 #[must_use]
 pub fn card_class(vendor: &Vendor) -> String {
     format!("{CARD}-{}.{DRIVER}", dns_slug(vendor.as_str()))
+}
+
+/// Name of the class of a vendor's template.
+#[must_use]
+pub fn template_class(vendor: &str, profile: &str) -> String {
+    let partition =
+        VENDORS.iter().find(|words| words.vendor == vendor).map_or(vendor, |words| words.partition);
+    format!("{}.{DRIVER}", template_name(partition, profile))
+}
+
+/// `+me` and `-me` are different templates and must not be one name.
+fn template_name(partition: &str, profile: &str) -> String {
+    format!("{partition}-{}", dns_slug(&profile.replace('-', ".without.")))
 }
 
 /// The classes of what these slices offer; devices of other drivers are passed over. Cards and shares first, then by
@@ -160,11 +173,9 @@ impl<'a> ClassInput<'a> {
 
     fn template(&self) -> ClassDraft {
         let partition = self.words().map_or(self.vendor, |words| words.partition);
-        // `+me` and `-me` are different templates and must not be one name.
-        let profile = dns_slug(&self.profile.replace('-', ".without."));
         ClassDraft {
             rank: 3,
-            name: format!("{partition}-{profile}"),
+            name: template_name(partition, self.profile),
             condition: format!(
                 "{} && {} && {}",
                 is("type", "partition"),
@@ -252,19 +263,21 @@ impl ClassDraft {
             name: format!("{}.{DRIVER}", self.name),
             selectors: vec![format!("device.driver == \"{DRIVER}\" && {}", self.condition)],
             config: Vec::new(),
-            extended_resource_name: Some(format!("{DRIVER}/{}", self.name)),
+            // A share asked for by a number alone would be all of a card.
+            extended_resource_capacity: BTreeMap::new(),
+            extended_resource_name: (self.name != SHARE).then(|| format!("{DRIVER}/{}", self.name)),
             annotations,
         }
     }
 }
 
 /// `device.attributes["aliquot.dev"].name == "value"`.
-fn is(name: &str, value: &str) -> String {
+pub(super) fn is(name: &str, value: &str) -> String {
     format!("device.attributes[\"{DRIVER}\"].{name} == {}", quoted(value))
 }
 
 /// A CEL string. Values are names of templates, models and slots: of letters, digits and `._-+` alone.
-fn quoted(value: &str) -> String {
+pub(super) fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 

@@ -7,6 +7,7 @@ use aliquot_core::dra::DeviceClass;
 use aliquot_core::fraction::parse_ask;
 use aliquot_core::offer::classes;
 use aliquot_core::offer::classes::{DESCRIPTION, SPELLING, share_class};
+use aliquot_core::offer::legacy::{LegacyNames, legacy_classes};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::json;
 
@@ -23,6 +24,7 @@ Examples:
   aliquot classes --node 8xh100
   aliquot classes 1/4 Ascend310P
   aliquot classes --node mixed huawei.com/ascend-310p-1/4
+  aliquot classes --node mixed --legacy nvidia -o yaml | kubectl apply -f -
   aliquot classes --node mixed -o yaml | kubectl apply -f -";
 
 /// Print `DeviceClass`es for what nodes offer
@@ -34,6 +36,10 @@ pub(super) struct Args {
     #[arg(value_name = "PART")]
     part: Vec<String>,
 
+    /// Classes under the resource names of another system instead, so that Pods written for it run unchanged
+    #[arg(long, value_enum, value_name = "SYSTEM", conflicts_with = "part")]
+    legacy: Option<LegacySystem>,
+
     #[command(flatten)]
     nodes: NodeArgs,
 
@@ -42,13 +48,27 @@ pub(super) struct Args {
     output: Format,
 }
 
+/// The system whose resource names classes carry.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LegacySystem {
+    /// nvidia.com/gpu, nvidia.com/mig-*, nvidia.com/gpu.shared
+    Nvidia,
+    /// huawei.com/Ascend310P, huawei.com/Ascend910, their -2c and other templates, huawei.com/npu-core
+    Huawei,
+    /// Whole cards as HAMi names them: nvidia.com/gpu, huawei.com/Ascend910B3 and others
+    Hami,
+}
+
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     if !args.part.is_empty() {
         return asked(args, terminal);
     }
     let fleet = Fleet::load(&args.nodes, terminal)?.some()?;
     let slices: Vec<_> = fleet.nodes.iter().flat_map(|n| n.slices.iter().cloned()).collect();
-    let classes = classes(&slices);
+    let classes = match args.legacy {
+        None => classes(&slices),
+        Some(system) => legacy_classes(system.names(), &slices),
+    };
     match args.output {
         Format::Table => table(&classes, terminal)?,
         Format::Json => {
@@ -189,6 +209,18 @@ fn table(classes: &[DeviceClass], terminal: &mut Terminal<'_>) -> Result<(), Fai
         .collect();
     terminal.table(&columns, rows)?;
     Ok(())
+}
+
+// === impl LegacySystem ===
+
+impl LegacySystem {
+    const fn names(self) -> LegacyNames {
+        match self {
+            Self::Nvidia => LegacyNames::Nvidia,
+            Self::Huawei => LegacyNames::Huawei,
+            Self::Hami => LegacyNames::Hami,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,13 @@ const RENDERED: [(&str, &str); 2] = [
 const CLASSES: [(&str, &[&str]); 2] =
     [("nvidia", &["a100-4", "h100-8", "h200"]), ("huawei", &["ascend-310p", "ascend-910b3-8"])];
 
+/// Nodes with the classes of each file of another system's resource names.
+const LEGACY: [(&str, &[&str]); 3] = [
+    ("nvidia", &["a100-4", "h100-8", "h200"]),
+    ("huawei", &["ascend-310p", "ascend-910b3-8"]),
+    ("hami", &["h100-8", "ascend-310p", "ascend-910b3-8"]),
+];
+
 /// First line of a rendered file.
 const HEADER: &str =
     "# Rendered from deploy/helm/aliquot by tests/helm; tests/tests/agent/deploy.rs compares it.\n";
@@ -135,6 +142,26 @@ fn classes_of_the_chart_are_those_of_the_program() {
     for (group, nodes) in CLASSES {
         let own: Vec<String> = classes(nodes).into_iter().filter(|class| !common.contains(class)).collect();
         assert_eq!(kept(group), own, "{group}");
+    }
+}
+
+#[test]
+fn legacy_classes_of_the_chart_are_those_of_the_program() {
+    let values = text("deploy/helm/aliquot/values.yaml");
+    let group = values.split("\nlegacyClasses:\n").nth(1).unwrap();
+    for (system, nodes) in LEGACY {
+        let nodes = nodes.iter().flat_map(|node| ["--node", node]);
+        let words: Vec<&str> =
+            ["aliquot", "classes", "--legacy", system, "-o", "yaml"].into_iter().chain(nodes).collect();
+        assert_eq!(
+            aliquot(&words),
+            text(&format!("deploy/helm/aliquot/files/legacy-{system}.yaml")),
+            "{system}"
+        );
+        assert!(
+            group.lines().take(3).any(|line| line.starts_with(&format!("  {system}: false "))),
+            "{group}"
+        );
     }
 }
 
