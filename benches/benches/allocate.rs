@@ -110,6 +110,7 @@ fn class(name: &str, selector: &str) -> DeviceClass {
         selectors: vec![format!("device.driver == \"{DRIVER}\""), selector.to_owned()],
         config: Vec::new(),
         extended_resource_name: None,
+        extended_resource_capacity: BTreeMap::new(),
         annotations: BTreeMap::new(),
     }
 }

@@ -25,7 +25,9 @@ use crate::dra::{AttributeValue, Device, Sharing};
 
 pub(crate) use reading::Reading;
 
-pub use aliquot_cel::{CompileError as SelectorError, Cost, EXPRESSION_BYTES_MAX, ExpressionError};
+pub use aliquot_cel::{
+    CompileError as SelectorError, Cost, EXPRESSION_BYTES_MAX, ExpressionError, Lexeme, LexemeKind, lexemes,
+};
 
 /// The variable of a selector, with its fields.
 const DEVICE: Environment = Environment {

@@ -1,5 +1,6 @@
 //! Text to tokens: the lexical grammar of CEL, string and number literals already decoded.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Where a token or a problem begins, in bytes from the start of the expression.
@@ -49,6 +50,21 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(Token, Offset)>, SyntaxError> {
         if last {
             return Ok(found);
         }
+    }
+}
+
+/// All tokens of `text`, each with its bytes.
+pub(super) fn spans(text: &str) -> Result<Vec<(Token, Range<Offset>)>, SyntaxError> {
+    let mut found = Vec::new();
+    let mut lexer = Lexer { text, at: 0 };
+    loop {
+        lexer.skip_blank();
+        let start = lexer.at;
+        let token = lexer.next()?;
+        if token == Token::End {
+            return Ok(found);
+        }
+        found.push((token, start..lexer.at));
     }
 }
 

@@ -29,6 +29,7 @@ mod typing;
 mod value;
 mod version;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use declarations::QUANTITY;
@@ -141,6 +142,53 @@ pub enum ExpressionError {
     /// The evaluation takes more steps than its caller gave it.
     #[error("the selector costs more than {} steps to evaluate, and no more were left for it", .0.0)]
     OverAllowance(Cost),
+}
+
+/// A word of an expression, for a program that rewrites one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lexeme {
+    /// What it is.
+    pub kind: LexemeKind,
+    /// Its bytes in the expression.
+    pub span: Range<usize>,
+}
+
+/// What a word of an expression is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LexemeKind {
+    /// A name.
+    Name(Arc<str>),
+    /// A string, decoded.
+    Text(Arc<str>),
+    /// Punctuation, an operator, `in`, `true`, `false` or `null`.
+    Sign(&'static str),
+    /// A number or bytes.
+    Literal,
+}
+
+/// The words of an expression in order, without blanks and comments.
+///
+/// # Errors
+/// The text is too long, or not an expression.
+pub fn lexemes(text: &str) -> Result<Vec<Lexeme>, CompileError> {
+    if text.len() > EXPRESSION_BYTES_MAX {
+        return Err(CompileError::TooLong { found: text.len() });
+    }
+    let syntax = |error: lexer::SyntaxError| {
+        let (line, column) = position(text, error.at);
+        CompileError::Syntax { line, column, why: error.why }
+    };
+    parser::parse(text).map_err(syntax)?;
+    let lexeme = |(token, span)| {
+        let kind = match token {
+            lexer::Token::Ident(name) => LexemeKind::Name(name),
+            lexer::Token::Text(text) => LexemeKind::Text(text),
+            lexer::Token::Sign(sign) => LexemeKind::Sign(sign),
+            _ => LexemeKind::Literal,
+        };
+        Lexeme { kind, span }
+    };
+    Ok(lexer::spans(text).map_err(syntax)?.into_iter().map(lexeme).collect())
 }
 
 // === impl Cost ===

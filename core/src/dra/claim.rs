@@ -147,6 +147,8 @@ pub struct DeviceClass {
     pub config: Vec<OpaqueConfig>,
     /// `extendedResourceName`
     pub extended_resource_name: Option<String>,
+    /// `extendedResourceCapacityRequests`: capacity that each device has to have for a Pod that asks by that name.
+    pub extended_resource_capacity: BTreeMap<String, Quantity>,
     /// Labels and annotations that matter to people, by name.
     pub annotations: BTreeMap<String, String>,
 }

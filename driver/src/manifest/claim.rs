@@ -286,7 +286,7 @@ fn cel(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String>
     expression
 }
 
-fn capacity(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
+pub(super) fn capacity(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> BTreeMap<String, Quantity> {
     let mut capacity = BTreeMap::new();
     for entry in cx.entries(node, path) {
         let at = path.key(entry);

@@ -1,10 +1,12 @@
 //! `DeviceClass`: what an admin offers under a name.
 
+use std::collections::BTreeMap;
+
 use aliquot_core::dra::{DeviceClass, OpaqueConfig};
 
 use super::claim;
 use super::documents::Meta;
-use super::field::{Context, Path};
+use super::field::{Context, Origin, Path};
 use super::tree::{YamlNode, cut};
 
 const CONFIG_MAX: usize = 32;
@@ -16,6 +18,7 @@ pub(super) fn class(cx: &mut Context, node: Option<(&YamlNode<'_>, &Path<'_>)>, 
         selectors: Vec::new(),
         config: Vec::new(),
         extended_resource_name: None,
+        extended_resource_capacity: BTreeMap::new(),
         annotations: meta.annotations,
     };
     let Some((node, path)) = node else { return class };
@@ -27,6 +30,16 @@ pub(super) fn class(cx: &mut Context, node: Option<(&YamlNode<'_>, &Path<'_>)>, 
             "extendedResourceName" => {
                 class.extended_resource_name = extended_resource(cx, &entry.value, &at);
             }
+            // Provisional, for 1.38: only an API server tells whether it keeps the field.
+            "extendedResourceCapacityRequests" => match cx.origin {
+                Origin::Dump => class.extended_resource_capacity = claim::capacity(cx, &entry.value, &at),
+                Origin::Manifest => {
+                    cx.without_effect(
+                        &at,
+                        "servers up to 1.37 drop the field; ask for a size in a claim, or use slots",
+                    );
+                }
+            },
             "managementFields" | "suitableNodes" => {
                 cx.without_effect(&at, "the field is not of resource.k8s.io/v1");
             }

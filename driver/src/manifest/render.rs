@@ -205,6 +205,13 @@ fn class_json(class: &DeviceClass) -> Value {
         .some("selectors", selectors_json(&class.selectors))
         .some("config", list(&class.config, |c| json!({ "opaque": opaque_json(c) })))
         .some("extendedResourceName", class.extended_resource_name.clone());
+    let spec = match class.extended_resource_capacity.is_empty() {
+        true => spec,
+        false => spec.set(
+            "extendedResourceCapacityRequests",
+            json!({ "requests": quantities_json(&class.extended_resource_capacity) }),
+        ),
+    };
     object("DeviceClass", metadata).set("spec", spec.done()).done()
 }
 

@@ -66,6 +66,7 @@ pub fn class() -> DeviceClass {
         selectors: vec![format!("device.driver == \"{DRIVER}\"")],
         config: Vec::new(),
         extended_resource_name: None,
+        extended_resource_capacity: BTreeMap::new(),
         annotations: BTreeMap::new(),
     }
 }

@@ -103,6 +103,7 @@ impl Setup {
             selectors: selectors.iter().map(ToString::to_string).collect(),
             config: Vec::new(),
             extended_resource_name: None,
+            extended_resource_capacity: std::collections::BTreeMap::new(),
             annotations: std::collections::BTreeMap::new(),
         });
         self

@@ -52,6 +52,26 @@ fn template_makes_a_claim_per_pod_and_named_claim_is_shared() {
 }
 
 #[test]
+fn capacity_of_extended_resource_counts_where_a_server_keeps_it() {
+    let of = |metadata: &str| {
+        let class = format!(
+            "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {{name: c{metadata}}}\nspec:\n  \
+             extendedResourceName: example.com/share\n  extendedResourceCapacityRequests: {{requests: {{memory: \
+             8Gi}}}}\n---\n"
+        );
+        let pod = pod("p", "{containers: [{name: c, resources: {limits: {example.com/share: 2}}}]}", "{}");
+        let (manifests, problems) = read("m.yaml", &format!("{class}{pod}"));
+        let workload = workload(&manifests, Vec::new(), &manifests.classes);
+        let RequestKind::Exactly(exact) = &workload.claims[0].requests[0].kind else {
+            unreachable!("{workload:?}")
+        };
+        (exact.capacity.get("memory").map(ToString::to_string), problems.len())
+    };
+    assert_eq!(of(", resourceVersion: '1'"), (Some("8Gi".to_owned()), 0));
+    assert_eq!(of(""), (None, 1));
+}
+
+#[test]
 fn a_claim_that_no_pod_names_is_placed_for_itself() {
     let (_, units) = workload_of(&[]);
     assert_eq!(units, ["claim default/shared: shared "]);

@@ -207,7 +207,9 @@ proptest! {
     fn of_classes(name in tricky_label(), selectors in vec(selector(), 0..3), config in vec(opaque(), 0..2), note in text()) {
         let annotations = BTreeMap::from([("aliquot.dev/spelling".to_owned(), note)]);
         let extended_resource_name = Some("aliquot.dev/x".to_owned());
-        let class = DeviceClass { name, selectors, config, extended_resource_name, annotations };
+        let extended_resource_capacity = BTreeMap::new();
+        let class =
+            DeviceClass { name, selectors, config, extended_resource_name, extended_resource_capacity, annotations };
         prop_assert_eq!(&reads_back(Object::Class(&class)).classes, &[class]);
     }
 
