@@ -12,6 +12,7 @@
 mod classes;
 mod cluster;
 mod cluster_input;
+mod convert;
 mod demo;
 mod devices;
 mod doctor;
@@ -91,6 +92,7 @@ enum Command {
     Explain(explain::Args),
     /// Print DeviceClasses for what nodes offer
     Classes(classes::Args),
+    Convert(convert::Args),
     /// Print the ResourceSlices that nodes would publish
     Slices(slices::Args),
     Prepare(prepare::Args),
@@ -188,6 +190,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnsw
         Command::Plan(args) => plan::run(&args, terminal),
         Command::Explain(args) => explain::run(&args, terminal),
         Command::Classes(args) => classes::run(&args, terminal),
+        Command::Convert(args) => convert::run(&args, terminal),
         Command::Slices(args) => slices::run(&args, terminal),
         Command::Prepare(args) => prepare::run(&args, terminal),
         Command::Release(args) => release::run(&args, terminal),

@@ -16,6 +16,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod contexts;
+pub mod convert;
 pub mod disk;
 pub mod doctor;
 pub mod error_text;

@@ -31,6 +31,7 @@ mod slice;
 mod taint;
 mod toleration;
 mod tree;
+mod values;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -49,6 +50,7 @@ pub use placement::{
 pub use problem::{ManifestProblem, ProblemSeverity};
 pub use render::{Object, allocation_json, yaml_document};
 pub(crate) use taint::CORDONED;
+pub use values::{DocumentError, values};
 
 /// Everything that was read, each kind in the order of the text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,6 +84,8 @@ pub struct Manifests {
     pub plugin_resources: BTreeSet<String>,
     /// Objects of other kinds, counted by kind.
     pub ignored: BTreeMap<String, usize>,
+    /// Files that were read, as the command line names them.
+    pub files: Vec<String>,
 }
 
 /// The part of a claim that a user writes.
@@ -158,6 +162,8 @@ pub struct Pod {
     pub unscheduled: Option<Box<Unscheduled>>,
     /// Whether it has ended or is being deleted, and so asks for nothing.
     pub finished: bool,
+    /// Annotations that ask another system for a part of a card, with their values.
+    pub part_annotations: BTreeMap<String, String>,
 }
 
 /// One of `spec.resourceClaims`.
@@ -240,6 +246,11 @@ impl Reader {
                 Err(error) => self.fault(error.line, error.to_string()),
             }
         }
+    }
+
+    /// Notes a file of the command line, so that advice can name it.
+    pub(crate) fn note_file(&mut self, file: &str) {
+        self.manifests.files.push(file.to_owned());
     }
 
     /// Everything read, and everything wrong with it.

@@ -19,7 +19,7 @@ use super::node_choice::{
 };
 use super::nodes::Fleet;
 use super::output::Terminal;
-use super::workload::{Unit, Workload, lacks_class, resources_of, workload};
+use super::workload::{Unit, Workload, convert_command, lacks_class, resources_of, workload};
 
 /// Most classes that a message names.
 const CLASSES_NAMED: usize = 12;
@@ -217,6 +217,11 @@ impl Cluster {
         let PlacementRefusal::MissingClass { class, .. } = refusal else { return refusal.to_string() };
         let names: Vec<&str> = self.classes.iter().map(String::as_str).collect();
         let stem = class.split_once('-').map_or(class.as_str(), |(stem, _)| stem);
+        if ["gpu.nvidia.com", "mig.nvidia.com"].contains(&class.as_str()) {
+            let command =
+                convert_command(&self.manifests.files, "resourceclaimtemplates,resourceclaims,pods");
+            return format!("{refusal}, which another driver installs; `{command}` asks for ours instead");
+        }
         let of_stem = |name: &&str| name.split_once('-').is_some_and(|(other, _)| other == stem);
         let alike: Vec<&str> = names.iter().copied().filter(of_stem).take(CLASSES_NAMED).collect();
         if let Some(near) = nearest(class, &names).filter(|_| alike.is_empty()) {

@@ -37,6 +37,17 @@ pub(super) fn read(args: &InputArgs, terminal: &mut Terminal<'_>) -> Result<Mani
     input::finish(reader, terminal)
 }
 
+/// The objects of a live cluster.
+pub(super) fn read_live(
+    context: &str,
+    kubeconfig: Option<PathBuf>,
+    terminal: &mut Terminal<'_>,
+) -> Result<Manifests, Failure> {
+    let mut reader = Reader::new();
+    read_cluster(&access(context, kubeconfig), &mut reader, terminal)?;
+    input::finish(reader, terminal)
+}
+
 fn access(context: &str, file: Option<PathBuf>) -> ClusterAccess {
     let context = Some(context.to_owned()).filter(|context| !context.is_empty());
     if file.is_none() && context.is_none() {

@@ -35,6 +35,7 @@ pub(super) fn read_files(
 ) -> Result<(), Failure> {
     for file in files {
         let before = reader.objects();
+        reader.note_file(&file.display().to_string());
         if file == Path::new("-") {
             let advice = "Check what is written to standard input";
             let text = bounded(&mut *terminal.input, Path::new("-"), TEXT_BYTES_MAX, advice)?;
@@ -54,6 +55,25 @@ pub(super) fn read_files(
         some_object(reader.objects() - before, &file.display().to_string())?;
     }
     Ok(())
+}
+
+/// The texts that the command line names, each under its name.
+pub(super) fn texts(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Vec<(String, String)>, Failure> {
+    let mut texts = Vec::new();
+    for file in &args.files {
+        if file == Path::new("-") {
+            let advice = "Check what is written to standard input";
+            let text = bounded(&mut *terminal.input, file, TEXT_BYTES_MAX, advice)?;
+            texts.push(("standard input".to_owned(), text));
+            continue;
+        }
+        let files = if file.is_dir() { manifests_in(file)? } else { vec![file.clone()] };
+        for file in files {
+            let text = file_text(&file)?;
+            texts.push((file.display().to_string(), text));
+        }
+    }
+    Ok(texts)
 }
 
 /// Ends a command on an input without any object: what should have written it has failed, or wrote elsewhere.
@@ -85,11 +105,14 @@ pub(super) fn finish(reader: Reader, terminal: &mut Terminal<'_>) -> Result<Mani
 }
 
 fn read_file(reader: &mut Reader, file: &Path) -> Result<(), Failure> {
+    reader.text(&file.display().to_string(), &file_text(file)?);
+    Ok(())
+}
+
+fn file_text(file: &Path) -> Result<String, Failure> {
     let advice = "Check that it is a file that you may read";
     let open = fs::File::open(file).map_err(|source| Failure::path("read", file, source, advice))?;
-    let text = bounded(open, file, TEXT_BYTES_MAX, advice)?;
-    reader.text(&file.display().to_string(), &text);
-    Ok(())
+    bounded(open, file, TEXT_BYTES_MAX, advice)
 }
 
 /// The text of a stream, up to the size limit.

@@ -19,12 +19,18 @@ use aliquot_core::dra::{
     RequestConfig, RequestKind, ResourceClaim,
 };
 use aliquot_core::offer::DRIVER;
-use aliquot_core::quantity::Quantity;
+use aliquot_core::quantity::{Format as QuantityFormat, Quantity};
 
+use crate::convert::is_about_cards;
 use crate::manifest::{ClaimSpec, Manifests, Pod, PodClaimSource, made_up_uid, nearest};
 
 /// Prefix of the resource name that every class has without being given one.
 const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
+
+/// Resource that the class of shares would have.
+const SHARE_RESOURCE: &str = "aliquot.dev/share";
+/// Files that advice names at most.
+const FILES_NAMED: usize = 4;
 
 /// Domains of resources that stand for accelerators or parts of them.
 const ACCELERATOR_DOMAINS: [&str; 21] = [
@@ -84,6 +90,7 @@ pub(super) enum UnitOwner {
 }
 
 struct Maker<'m> {
+    files: &'m [String],
     served: &'m BTreeSet<String>,
     templates: HashMap<(&'m str, &'m str), &'m ClaimSpec>,
     classes: ExtendedResources<'m>,
@@ -103,6 +110,7 @@ pub(super) fn workload(
     let given = claims.len();
     let key = |c: &ResourceClaim| (c.namespace.clone(), c.name.clone());
     let mut maker = Maker {
+        files: &manifests.files,
         served: &manifests.plugin_resources,
         templates: manifests
             .templates
@@ -248,7 +256,7 @@ impl Maker<'_> {
             return;
         }
         let mut requests = Vec::new();
-        let mut foreign: BTreeSet<&str> = BTreeSet::new();
+        let mut foreign: BTreeMap<&str, String> = BTreeMap::new();
         for (container, used) in pod.containers.iter().enumerate() {
             for (number, (resource, amount)) in used.limits.iter().enumerate() {
                 match self.classes.class(resource) {
@@ -260,7 +268,7 @@ impl Maker<'_> {
                         ));
                     }
                     None => {
-                        foreign.insert(resource);
+                        foreign.insert(resource, limit_number(*amount));
                     }
                 }
             }
@@ -273,25 +281,73 @@ impl Maker<'_> {
         self.foreign(pod, &foreign, unit);
     }
 
-    /// What becomes of a Pod's resources that no class stands for.
-    fn foreign(&mut self, pod: &Pod, foreign: &BTreeSet<&str>, unit: &mut Unit) {
+    /// What becomes of a Pod's resources that no class stands for, and of annotations that ask for a part of a card.
+    fn foreign(&mut self, pod: &Pod, foreign: &BTreeMap<&str, String>, unit: &mut Unit) {
         let alone = unit.claims.is_empty() && unit.missing.is_empty();
-        let (nowhere, elsewhere): (Vec<&str>, Vec<&str>) = foreign.iter().partition(|resource| {
+        let (nowhere, elsewhere): (Vec<_>, Vec<_>) = foreign.iter().partition(|(resource, _)| {
             let pending = pod.node_name.is_none() && !self.served.contains(**resource);
             pending && (alone || is_of_accelerator(resource) || self.classes.near(resource).is_some())
         });
-        for resource in elsewhere {
-            *self.workload.foreign_resources.entry(resource.to_owned()).or_default() += 1;
+        for (resource, _) in elsewhere {
+            *self.workload.foreign_resources.entry((*resource).to_owned()).or_default() += 1;
         }
-        let Some(first) = nowhere.first() else { return };
-        let what_to_do = match self.classes.near(first) {
-            Some(near) => format!("did you mean {near}?"),
-            None => "expected a claim; ask for the part as `aliquot classes` prints it, such as for '8Gi 30%' or for the \
-                     line of the resource"
-                .to_owned(),
-        };
-        let found = "found no DeviceClass and no device plugin for it";
-        unit.missing.push(format!("asks for {}: {found}, {what_to_do}", nowhere.join(", ")));
+        if nowhere.iter().any(|(resource, _)| **resource == SHARE_RESOURCE) {
+            unit.missing.push(format!(
+                "asks for {SHARE_RESOURCE}: a share has no size there, so no DeviceClass has this resource; ask for \
+                 memory and cores in a claim, as `aliquot classes '8Gi 30%'` prints it, or for a whole card"
+            ));
+        } else if !nowhere.is_empty() {
+            // Of another system's words the number says as much as the name.
+            let in_words = |(name, amount): &(&&str, &String)| match is_about_cards(name) {
+                true => format!("{name}: {amount}"),
+                false => (**name).to_owned(),
+            };
+            let words: Vec<String> = nowhere.iter().map(in_words).collect();
+            let known = nowhere.iter().any(|(resource, _)| is_about_cards(resource));
+            let convert = if known { self.convert(pod) } else { String::new() };
+            let what_to_do = match nowhere.first().and_then(|(first, _)| self.classes.near(first)) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!(
+                    "expected a claim; {convert}ask for the part as `aliquot classes` prints it, such as for '8Gi 30%' \
+                     or for the line of the resource"
+                ),
+            };
+            let found = "found no DeviceClass and no device plugin for it";
+            unit.missing.push(format!("asks for {}: {found}, {what_to_do}", words.join(", ")));
+        }
+        if alone && nowhere.is_empty() && !pod.part_annotations.is_empty() && pod.node_name.is_none() {
+            let words = pod.part_annotations.iter().map(|(name, value)| format!("{name}: {value}"));
+            let words: Vec<String> = words.collect();
+            unit.missing.push(format!(
+                "asks by annotation for {}: only another scheduler gives that, expected a claim; {}ask for the part as \
+                 `aliquot classes` prints it, such as for '8Gi 30%'",
+                words.join(", "),
+                self.convert(pod)
+            ));
+        }
+    }
+
+    /// The command that turns the Pod into one with claims, and the word before another way.
+    fn convert(&self, pod: &Pod) -> String {
+        let command = convert_command(self.files, &format!("pods -n {} {}", pod.namespace, pod.name));
+        format!("`{command}` makes it one, or ")
+    }
+}
+
+/// The command that converts these files, or these objects of the cluster.
+pub(super) fn convert_command(files: &[String], objects: &str) -> String {
+    let named: Vec<String> = files.iter().take(FILES_NAMED).map(|file| format!(" -f {file}")).collect();
+    match named.is_empty() {
+        true => format!("kubectl get {objects} -o yaml | aliquot convert --cluster -f -"),
+        false => format!("aliquot convert{}", named.concat()),
+    }
+}
+
+/// A number of a limit as it is usually written: `8000`, not `8k`.
+fn limit_number(amount: Quantity) -> String {
+    match (amount.format(), amount.as_integer()) {
+        (QuantityFormat::DecimalSi, Some(number)) => number.to_string(),
+        _ => amount.to_string(),
     }
 }
 
@@ -325,7 +381,7 @@ fn request(name: &str, class: &DeviceClass, amount: Quantity) -> DeviceRequest {
         mode: AllocationMode::ExactCount(count),
         access: Access::Normal,
         tolerations: Vec::new(),
-        capacity: BTreeMap::new(),
+        capacity: class.extended_resource_capacity.clone(),
     };
     DeviceRequest { name: name.to_owned(), kind: RequestKind::Exactly(exact) }
 }

@@ -82,7 +82,13 @@ impl Reader {
         if api.is_empty() || kind.is_empty() {
             let found = node.describe();
             let what = if matches!(found.as_str(), "a map") { "an object" } else { found.as_str() };
-            self.cx.fault(&root, format!("found {what} without apiVersion and kind, expected an API object"));
+            let of_plugin = ["mig-configs", "sharing"].iter().any(|key| node.get(key).is_some());
+            let advice = match of_plugin {
+                true => "; `aliquot convert` reads configurations of device plugins and of mig-parted",
+                false => "",
+            };
+            let message = format!("found {what} without apiVersion and kind, expected an API object{advice}");
+            self.cx.fault(&root, message);
             return;
         }
         match node.get("items") {

@@ -9,9 +9,14 @@ pub(super) fn object(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> 
         cx.error(path, format!("found {}, expected an object", node.describe()));
         return None;
     }
+    Some(text_of(node))
+}
+
+/// Any value as compact JSON.
+pub(super) fn text_of(node: &YamlNode<'_>) -> String {
     let mut out = String::new();
     write(node, &mut out);
-    Some(out)
+    out
 }
 
 fn write(node: &YamlNode<'_>, out: &mut String) {

@@ -17,6 +17,10 @@ use requests::{Amounts, ContainerRole, RequestSum};
 const CLAIMS_MAX: usize = 1_024;
 const CONTAINERS_MAX: usize = 1_024;
 
+/// Annotations by which other systems give a Pod a part of a card.
+const PART_ANNOTATIONS: [&str; 4] =
+    ["gpu-fraction", "gpu-memory", "tensor-fusion.ai/compute-percent-limit", "tensor-fusion.ai/vram-limit"];
+
 /// Fields of a Pod's `spec` in 1.37.
 const POD_FIELDS: &[&str] = &[
     "resourceClaims",
@@ -118,6 +122,7 @@ pub(super) fn pod(
         phase: PodPhase::NotCreated,
         unscheduled: None,
         finished: meta.deleted,
+        part_annotations: part_annotations(meta.annotations),
     };
     if let Some((node, path)) = spec {
         pod_spec(cx, node, path, &mut pod);
@@ -126,6 +131,12 @@ pub(super) fn pod(
         pod_status(cx, node, path, &mut pod);
     }
     pod
+}
+
+/// Those of the annotations that ask KAI, Run:ai or TensorFusion for a part of a card.
+pub(super) fn part_annotations(annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let asks = |key: &str| PART_ANNOTATIONS.contains(&key);
+    annotations.into_iter().filter(|(key, _)| asks(key)).collect()
 }
 
 pub(super) fn pod_spec(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, pod: &mut Pod) {

@@ -151,8 +151,12 @@ fn spec(
                     let at = at.key(entry);
                     match entry.key.as_ref() {
                         "spec" => pod::pod_spec(cx, &entry.value, &at, made),
-                        // Read first: rules of the Pods may be about their labels.
-                        "metadata" => {}
+                        // Labels are read first: rules of the Pods may be about them.
+                        "metadata" => {
+                            let annotations = entry.value.get("annotations");
+                            let annotations = annotations.map(|node| node::labels(cx, node, &at));
+                            made.part_annotations = pod::part_annotations(annotations.unwrap_or_default());
+                        }
                         _ => cx.unknown(&at, &["metadata", "spec"]),
                     }
                 }

@@ -34,7 +34,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("k8s_openapi", &["driver/src/kube.rs", "driver/src/kube/"]),
     ("aliquot_backend_nvidia", VENDOR_HOMES),
     ("aliquot_backend_ascend", VENDOR_HOMES),
-    ("NVIDIA", VENDOR_HOMES),
+    ("NVIDIA", VENDOR_NAMES),
     (
         "env::var",
         &[
@@ -71,6 +71,10 @@ const ONLY: &[(&str, &[&str])] = &[
 
 /// A vendor is named in its crate and in one registration, beside what imitates its library.
 const VENDOR_HOMES: &[&str] = &["driver/backends/", "driver/src/hardware/vendors.rs", "tests/", "benches/"];
+
+/// Other systems' words name vendors as well.
+const VENDOR_NAMES: &[&str] =
+    &["driver/backends/", "driver/src/hardware/vendors.rs", "driver/src/convert", "tests/", "benches/"];
 
 /// Names that say nothing.
 const NO_NAMES: &[&str] = &["util", "utils", "common", "helpers", "manager", "types", "misc"];

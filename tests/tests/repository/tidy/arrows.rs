@@ -148,6 +148,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
         &["clock", "error_text", "disk", "region", "checkpoint", "grant_file", "hardware", "health", "run"],
     ),
     ("manifest", &["prepare"]),
+    ("convert", &["printable", "manifest"]),
     ("kubelet", &["ports"]),
     ("kube", &["printable", "clock", "error_text", "ports", "config", "checkpoint", "manifest"]),
     (
@@ -190,6 +191,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
             "run",
             "view",
             "manifest",
+            "convert",
             "kubelet",
             "kube",
             "agent",

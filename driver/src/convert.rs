@@ -1,0 +1,325 @@
+//! Manifests of other systems that share cards → Aliquot's, and what of them has no equivalent.
+//!
+//! ```text
+//!   text ─▶ documents ─▶ configuration of a plugin or of mig-parted ──config──▶ layout policy
+//!                   ├──▶ claims of NVIDIA's DRA driver ───────────────dra─────▶ the same claims on our classes
+//!                   └──▶ any object with containers ──words──▶ amounts, wishes ──pod──▶ templates, or a class under
+//!                                                                                  the old name and the Pod unchanged
+//!                                                     ╲
+//!                                                      ▶ losses: file, field, value, reason, remedy
+//! ```
+//!
+//! What [`vocabulary`] knows is carried or named; nothing else of the input is touched. An amount that cannot be read,
+//! or that contradicts another, leaves its container as it is.
+//!
+//! Invariants: no text makes this panic; the same input gives the same output; an object without a word about cards
+//! comes out as it went in, comments and the order of keys aside.
+
+mod amounts;
+mod cards;
+mod chips;
+mod claims;
+mod config;
+mod dra;
+mod expression;
+mod gpus;
+mod pod;
+mod rows;
+mod vocabulary;
+mod wishes;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use aliquot_core::dra::DeviceClass;
+use serde_json::{Map, Value};
+
+use crate::manifest::{DocumentError, Object, values};
+
+pub use cards::{Cards, KnownCard};
+pub use rows::{ROWS, Row};
+pub use vocabulary::System;
+pub use words::is_about_cards;
+
+/// One text to convert.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'t> {
+    /// How losses name it.
+    pub name: &'t str,
+    /// The text.
+    pub text: &'t str,
+}
+
+/// What the words alone do not say.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The only system whose words are read; `None`: all of them.
+    pub from: Option<System>,
+    /// Which of several named configurations.
+    pub select: Option<String>,
+    /// The MIG profile that `nvidia.com/gpu` stands for, under the plugin's strategy `single`.
+    pub profile: Option<String>,
+}
+
+/// The result.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Converted {
+    /// Objects: classes, then the input with the claim templates of each object before it.
+    pub documents: Vec<Value>,
+    /// A layout policy, where the input has the configuration of a device plugin or of mig-parted.
+    pub policy: Option<String>,
+    /// What could not be carried, in the order of the input.
+    pub losses: Vec<Loss>,
+    /// What was carried in another form, in words.
+    pub notes: Vec<String>,
+}
+
+/// A field that could not be carried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// File.
+    pub file: String,
+    /// Object and path.
+    pub field: String,
+    /// What is there.
+    pub value: String,
+    /// Why it is not carried.
+    pub reason: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// Why an input cannot be converted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {what}")]
+pub struct ConvertError {
+    /// File.
+    pub file: String,
+    /// What is wrong, what was expected, what to do.
+    pub what: String,
+}
+
+/// A conversion in progress.
+struct Conversion<'c> {
+    cards: &'c Cards<'c>,
+    settings: &'c Settings,
+    file: String,
+    done: Converted,
+    classes: BTreeMap<String, DeviceClass>,
+    /// Names of claim templates, with their namespaces.
+    names: BTreeSet<(String, String)>,
+    /// The resource of a replica of a card, where the input has the plugin's configuration.
+    replica: Option<&'static str>,
+}
+
+/// An object, and where in it something is.
+#[derive(Clone, Debug)]
+struct Place {
+    object: String,
+    path: String,
+}
+
+/// The object that a Pod belongs to.
+struct Owner<'o> {
+    name: &'o str,
+    namespace: Option<&'o str>,
+}
+
+/// Converts texts together: objects of one may name objects of another.
+///
+/// # Errors
+/// A text is not YAML or JSON, or has something that is neither an object nor a known configuration, or several named
+/// configurations and none is selected.
+pub fn convert(
+    sources: &[Source<'_>],
+    cards: &Cards<'_>,
+    settings: &Settings,
+) -> Result<Converted, ConvertError> {
+    let mut conversion = Conversion {
+        cards,
+        settings,
+        file: String::new(),
+        done: Converted::default(),
+        classes: BTreeMap::new(),
+        names: BTreeSet::new(),
+        replica: None,
+    };
+    let mut documents: Vec<(&str, Value)> = Vec::new();
+    for source in sources {
+        let fail = |error: DocumentError| ConvertError {
+            file: source.name.to_owned(),
+            what: format!("{error}; correct the file, or leave it out"),
+        };
+        documents.extend(values(source.text).map_err(fail)?.into_iter().map(|value| (source.name, value)));
+    }
+    for (_, document) in &documents {
+        conversion.prepare(document);
+    }
+    for (file, document) in documents {
+        file.clone_into(&mut conversion.file);
+        conversion.document(document)?;
+    }
+    Ok(conversion.finish())
+}
+
+// === impl Conversion ===
+
+impl Conversion<'_> {
+    /// Notes what the conversion of other documents depends on.
+    fn prepare(&mut self, document: &Value) {
+        for item in document.get("items").and_then(Value::as_array).into_iter().flatten() {
+            self.prepare(item);
+        }
+        self.replica = self.replica.or(config::resource_of_replicas(document));
+        if document.get("kind").and_then(Value::as_str) == Some("ResourceClaimTemplate") {
+            let text = |key| document.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
+            let namespace = text("namespace").unwrap_or_default().to_owned();
+            self.names.insert((namespace, text("name").unwrap_or_default().to_owned()));
+        }
+    }
+
+    fn document(&mut self, mut document: Value) -> Result<(), ConvertError> {
+        let text = |key| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (api, kind) = (text("apiVersion"), text("kind"));
+        if kind.ends_with("List") && document.get("items").is_some_and(Value::is_array) {
+            let items = document.get_mut("items").map(Value::take);
+            let Some(Value::Array(items)) = items else { return Ok(()) };
+            return items.into_iter().try_for_each(|item| self.document(item));
+        }
+        if self.configuration(&document)? {
+            return Ok(());
+        }
+        let Value::Object(object) = &mut document else {
+            return self.fail("found a document that is no object, expected manifests or a configuration");
+        };
+        if api.is_empty() || kind.is_empty() {
+            return self.fail(
+                "found an object without apiVersion and kind, expected a manifest, or the configuration of NVIDIA's \
+                 device plugin or of mig-parted; check the file",
+            );
+        }
+        let name = name_of(object);
+        let place = Place { object: format!("{kind} {name}"), path: String::new() };
+        let namespace = object.get("metadata").and_then(|m| m.get("namespace")).and_then(Value::as_str);
+        let namespace = namespace.map(str::to_owned);
+        let owner = Owner { name: &name, namespace: namespace.as_deref() };
+        if api.starts_with("resource.k8s.io/") {
+            self.device_object(object, &kind, &place);
+        } else if kind == "ResourceQuota" {
+            self.quota(object, &place);
+        } else {
+            self.pods_in(object, &place, &owner);
+        }
+        self.done.documents.push(document);
+        Ok(())
+    }
+
+    fn fail<T>(&self, what: &str) -> Result<T, ConvertError> {
+        Err(ConvertError { file: self.file.clone(), what: what.to_owned() })
+    }
+
+    fn lose(&mut self, field: String, value: &str, reason: impl Into<String>, remedy: impl Into<String>) {
+        self.done.losses.push(Loss {
+            file: self.file.clone(),
+            field,
+            value: value.to_owned(),
+            reason: reason.into(),
+            remedy: remedy.into(),
+        });
+    }
+
+    fn note(&mut self, field: &str, value: &str, becomes: &str) {
+        self.done.notes.push(format!("{}: {field}: {value}: carried as {becomes}", self.file));
+    }
+
+    /// Has a class printed.
+    fn class(&mut self, class: DeviceClass) {
+        self.classes.insert(class.name.clone(), class);
+    }
+
+    /// A name for a claim template that no other in the namespace has.
+    fn free_name(&mut self, owner: &Owner<'_>, container: &str) -> String {
+        let stem = match (owner.name, container) {
+            ("", container) => container.to_owned(),
+            (name, container) if container.is_empty() || container == name => name.to_owned(),
+            (name, container) => format!("{name}-{container}"),
+        };
+        let stem = object_name(&stem);
+        let namespace = owner.namespace.unwrap_or_default().to_owned();
+        let mut name = stem.clone();
+        let mut copy = 2;
+        while !self.names.insert((namespace.clone(), name.clone())) {
+            name = format!("{stem}-{copy}");
+            copy += 1;
+        }
+        name
+    }
+
+    /// Quotas of old resources.
+    fn quota(&mut self, object: &Map<String, Value>, place: &Place) {
+        let hard = object.get("spec").and_then(|spec| spec.get("hard")).and_then(Value::as_object);
+        for (key, value) in hard.into_iter().flatten() {
+            let name = key.strip_prefix("limits.").or_else(|| key.strip_prefix("requests.")).unwrap_or(key);
+            if words::meaning(name).is_some() {
+                self.lose(
+                    place.field(&format!("spec.hard[{key}]")),
+                    &scalar(value),
+                    "a quota counts devices of a class, not their memory or cores",
+                    "set share.aliquot.dev.deviceclass.resource.k8s.io/devices, or that of another class",
+                );
+            }
+        }
+    }
+
+    fn finish(mut self) -> Converted {
+        let classes = std::mem::take(&mut self.classes);
+        let mut documents: Vec<Value> = classes.values().map(|class| Object::Class(class).json()).collect();
+        documents.append(&mut self.done.documents);
+        Converted { documents, ..self.done }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn field(&self, rest: &str) -> String {
+        format!("{} {}{rest}", self.object, self.path)
+    }
+
+    fn below(&self, key: &str) -> Self {
+        Self { object: self.object.clone(), path: format!("{}{key}.", self.path) }
+    }
+}
+
+// === impl Loss ===
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, field, value, reason, remedy } = self;
+        let value = crate::printable::line_of(value, 120);
+        write!(f, "{file}: {field}: {value}: not carried: {reason}; {remedy}")
+    }
+}
+
+/// The name of an object, or the stem of one that is generated.
+fn name_of(object: &Map<String, Value>) -> String {
+    let text = |key| object.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
+    text("name").or_else(|| text("generateName")).unwrap_or_default().trim_end_matches('-').to_owned()
+}
+
+/// A text as the name of an object: lower-case letters, digits and dashes.
+fn object_name(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = text.chars().map(plain).take(200).collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() { "cards".to_owned() } else { name.to_owned() }
+}
+
+/// A scalar as it would be written, anything else as JSON.
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
