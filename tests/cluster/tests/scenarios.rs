@@ -22,6 +22,8 @@ mod health;
 mod install;
 #[path = "scenarios/leftovers.rs"]
 mod leftovers;
+#[path = "scenarios/migration.rs"]
+mod migration;
 #[path = "scenarios/partitions.rs"]
 mod partitions;
 #[path = "scenarios/quarters.rs"]
