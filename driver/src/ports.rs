@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{DeviceId, ResourceClaim, ResourceSlice};
@@ -68,6 +68,11 @@ pub struct Publication {
     pub server: Option<ServerVersion>,
     /// Whether the server's copy equals the desired slices.
     pub in_sync: bool,
+    /// Since when it has not; `None`: it does, or nothing is desired yet.
+    pub behind: Option<Instant>,
+    /// How often the server's state was found to be older than before, as after a restore from a backup: what is known of the
+    /// server is to be read again.
+    pub restores: u64,
     /// Writes since the start, deletes included.
     pub writes: u64,
     /// The last failure, until a later success.

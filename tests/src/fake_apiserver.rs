@@ -40,6 +40,9 @@ pub struct FakeApiServer {
     directory: tempfile::TempDir,
 }
 
+/// All objects at one moment, as a backup of a server's database has them.
+pub struct Snapshot(Store);
+
 /// What the server's tasks and the test share.
 struct Shared {
     state: Mutex<State>,
@@ -157,6 +160,20 @@ impl FakeApiServer {
         self.shared.cut.send_modify(|number| *number += 1);
     }
 
+    /// The objects and their version now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.state().store.clone())
+    }
+
+    /// Restores a snapshot while watches go on, as a database behind a running server does: objects and their version are those
+    /// of the snapshot. Later changes get versions that were in use before, so a watch from a version beyond says nothing until
+    /// that is reached.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        self.state().store.restore(&snapshot.0);
+        self.shared.announce();
+    }
+
     /// Every request since the start or the last [`Self::forget_requests`].
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
@@ -193,6 +210,12 @@ impl FakeApiServer {
     pub fn delete(&self, resource: &str, namespace: &str, name: &str) {
         let key = Key::new(resource, namespace, name);
         self.state().store.delete(&key);
+        self.shared.announce();
+    }
+
+    /// Deletes one object behind the back of all watches, as behind a proxy that lost the server.
+    pub fn delete_unseen(&self, resource: &str, namespace: &str, name: &str) {
+        self.state().store.delete_unseen(&Key::new(resource, namespace, name));
         self.shared.announce();
     }
 

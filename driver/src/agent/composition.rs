@@ -65,6 +65,8 @@ pub struct AgentPace {
     /// Time between two writes of a claim's status while the API server refuses the agent's credentials or permissions, as one that
     /// starts does for a while.
     pub refused: Duration,
+    /// Age from which on a written status is read again, and written where it is not there any more: one request a claim.
+    pub believed: Duration,
 }
 
 // === impl AgentPace ===
@@ -78,6 +80,7 @@ impl AgentPace {
         read: Duration::from_secs(10),
         overlap: Duration::from_secs(20),
         refused: Duration::from_secs(60),
+        believed: Duration::from_secs(900),
     };
 }
 
@@ -162,7 +165,9 @@ pub async fn run(
     let node_events = card_events::run(views.clone(), parts.publication.clone(), Arc::clone(&parts.events));
     tokio::spawn(node_events);
     let pace = config.pace;
-    let reporter = Reporter::start(parts.status, parts.events, views, observed, &metrics, pace.refused);
+    let publication = parts.publication.clone();
+    let reporter =
+        Reporter::start(parts.status, parts.events, views, observed, publication, &metrics, pace);
     let service = ServiceParts {
         node: owned,
         draining: drains,

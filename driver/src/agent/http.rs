@@ -1,7 +1,7 @@
 //! `/metrics`, `/healthz`, `/readyz`.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
@@ -17,6 +17,10 @@ use super::store::{NodeStore, NodeView};
 use crate::clock;
 use crate::kubelet::registration::RegistrationOutcome;
 use crate::ports::Publication;
+
+/// Time for which slices may be out of sync before the agent is not ready: a comparison with the server, the API server's own
+/// restart or a change of its credentials take less.
+const BEHIND_MAX: Duration = Duration::from_secs(60);
 
 /// What the answers are made of.
 #[derive(Clone)]
@@ -68,38 +72,54 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Calls are answered: the kubelet accepted the plugin, the node was read, and its cards still answer. An agent that waits for an earlier one is
-/// ready as well: a rolling update ends the earlier one after that.
+/// Calls are answered and slices are true: the kubelet accepted the plugin, the node was read, its cards still answer, and the
+/// API server has what it is to have. An agent that waits for an earlier one is ready as well: a rolling update ends the earlier
+/// one after that.
 async fn readyz(State(probes): State<Probes>) -> Response {
+    let lines = [("node", node(&probes)), ("kubelet", kubelet(&probes)), ("slices", slices(&probes))];
+    let line = |(name, result): &(&str, Result<String, String>)| {
+        let (Ok(text) | Err(text)) = result;
+        format!("{name}: {text}\n")
+    };
+    let text: String = lines.iter().map(line).collect();
+    let is_ready = lines.iter().all(|(_, result)| result.is_ok());
+    let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, text).into_response()
+}
+
+fn node(probes: &Probes) -> Result<String, String> {
     let (waits, read) = (probes.node.borrow().is_none(), probes.views.borrow().is_some());
-    let silent = *probes.silence.borrow();
-    let node = match (waits, silent, read) {
-        (true, ..) => Ok("waits for another process to release the state directory; calls wait"),
+    match (waits, *probes.silence.borrow(), read) {
+        (true, ..) => Ok("waits for another process to release the state directory; calls wait".to_owned()),
         (false, Some(since), _) => Err(format!(
             "the cards have not answered for {} s: a call of their driver hangs; see the kernel's log",
             clock::now().duration_since(since).as_secs()
         )),
-        (false, None, true) => Ok("ok"),
+        (false, None, true) => Ok("ok".to_owned()),
         (false, None, false) => Err("the node was not read yet".to_owned()),
-    };
-    let kubelet = match &*probes.registration.borrow() {
-        RegistrationOutcome::Accepted => Ok("ok"),
+    }
+}
+
+fn kubelet(probes: &Probes) -> Result<String, String> {
+    match &*probes.registration.borrow() {
+        RegistrationOutcome::Accepted => Ok("ok".to_owned()),
         RegistrationOutcome::Waiting => Err("the kubelet has not registered the plugin".to_owned()),
         RegistrationOutcome::Refused(why) => {
             Err(format!("the kubelet refused the plugin: {}", why.escape_debug()))
         }
-    };
+    }
+}
+
+fn slices(probes: &Probes) -> Result<String, String> {
     let publication = probes.publication.borrow().clone();
-    let published = match (publication.in_sync, publication.error) {
+    let text = match (publication.in_sync, publication.error) {
         (true, _) => "in sync".to_owned(),
         (false, None) => "not in sync".to_owned(),
         (false, Some(error)) => format!("not in sync: {error}"),
     };
-    let line = |name: &str, result: &Result<&str, String>| match result {
-        Ok(word) => format!("{name}: {word}\n"),
-        Err(why) => format!("{name}: {why}\n"),
-    };
-    let text = format!("{}{}slices: {published}\n", line("node", &node), line("kubelet", &kubelet));
-    let code = if node.is_ok() && kubelet.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (code, text).into_response()
+    let behind = publication.behind.map(|since| clock::now().duration_since(since));
+    match behind.filter(|behind| *behind >= BEHIND_MAX) {
+        Some(behind) => Err(format!("{text} (for {} s)", behind.as_secs())),
+        None => Ok(text),
+    }
 }

@@ -7,6 +7,9 @@
 //!               nothing
 //! ```
 //!
+//! What was written is believed for a while. An API server whose state is older than before, as after a restore from a backup,
+//! gets every status again.
+//!
 //! The task itself never waits for a claim: each one has a wait of its own, so a claim that was released before the view showed it,
 //! or a status that the API server does not answer, delays no other claim's status and no Event.
 
@@ -26,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::composition::AgentPace;
 use super::metrics::{Metrics, Operation};
 use super::observe::{EnforcementState, ShareUse};
 use super::service::{ClaimDevices, ClaimOutcome, OutcomeSink};
@@ -33,7 +37,7 @@ use super::store::{HeldClaim, NodeView};
 use crate::clock;
 use crate::ports::{
     AgentError, AgentEvent, BoxFuture, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity,
-    EventSink, StatusWriter, Truth,
+    EventSink, Publication, StatusWriter, Truth,
 };
 
 /// Most operations that wait to be reported; further ones are counted and not reported.
@@ -66,11 +70,15 @@ struct ReportTask {
     events: Arc<dyn EventSink>,
     views: watch::Receiver<Option<Arc<NodeView>>>,
     uses: watch::Receiver<Arc<Vec<ShareUse>>>,
+    publication: watch::Receiver<Publication>,
+    /// How often the server's state was older than before.
+    restores: u64,
     metrics: Arc<Metrics>,
-    /// Time between two writes of a status while the server refuses the agent's credentials or permissions.
-    refused_pause: Duration,
+    pace: AgentPace,
     /// What the server has of enforcement, by claim and share.
     written: BTreeMap<(ClaimUid, ShareName), EnforcementState>,
+    /// Claims whose status the server has, and since when.
+    believed: BTreeMap<ClaimUid, (ClaimReference, Instant)>,
     /// Shares with an Event about a process that bypasses the shim, until they have none any more.
     bypassed: BTreeSet<(ClaimUid, ShareName)>,
     /// Devices that claims read and do not hold.
@@ -116,19 +124,23 @@ impl Reporter {
         events: Arc<dyn EventSink>,
         views: watch::Receiver<Option<Arc<NodeView>>>,
         uses: watch::Receiver<Arc<Vec<ShareUse>>>,
+        publication: watch::Receiver<Publication>,
         metrics: &Arc<Metrics>,
-        refused_pause: Duration,
+        pace: AgentPace,
     ) -> Self {
         let (queue, outcomes) = mpsc::channel(QUEUE);
-        let metrics = Arc::clone(metrics);
+        let (metrics, restores) = (Arc::clone(metrics), publication.borrow().restores);
         let task = ReportTask {
             status,
             events,
             views,
             uses,
+            restores,
+            publication,
             metrics: Arc::clone(&metrics),
-            refused_pause,
+            pace,
             written: BTreeMap::new(),
+            believed: BTreeMap::new(),
             bypassed: BTreeSet::new(),
             monitored: BTreeMap::new(),
             awaiting: BTreeMap::new(),
@@ -185,6 +197,7 @@ impl ReportTask {
                 Some(ended) = self.writes.next() => self.note_write(ended),
                 Ok(()) = self.views.changed() => self.note_shown(),
                 Ok(()) = self.uses.changed() => self.note_changes(),
+                Ok(()) = self.publication.changed() => self.note_restore(),
             }
         }
         // The node's view changes no more: what it does not show is reported by the next agent.
@@ -208,9 +221,30 @@ impl ReportTask {
                 self.monitored.remove(&claim.uid);
                 self.unwritten.remove(&claim.uid);
                 self.refused.remove(&claim.uid);
+                self.believed.remove(&claim.uid);
                 self.written.retain(|(uid, _), _| *uid != claim.uid);
             }
         }
+    }
+
+    /// The server has lost what it was told last: every status is due.
+    fn note_restore(&mut self) {
+        let restores = self.publication.borrow_and_update().restores;
+        if std::mem::replace(&mut self.restores, restores) != restores {
+            self.written.clear();
+            self.due
+                .extend(std::mem::take(&mut self.believed).into_iter().map(|(uid, (claim, _))| (uid, claim)));
+        }
+    }
+
+    /// Statuses that were written long ago are due.
+    fn note_age(&mut self) {
+        let (now, longest) = (clock::now(), self.pace.believed);
+        let (old, young): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.believed)
+            .into_iter()
+            .partition(|(_, (_, since))| now.duration_since(*since) > longest);
+        self.believed = young;
+        self.due.extend(old.into_iter().map(|(uid, (claim, _))| (uid, claim)));
     }
 
     /// The status of a claim is due once the node's view shows what it holds.
@@ -245,6 +279,7 @@ impl ReportTask {
     /// Statuses of claims with another enforcement than was written are due, and what could not be written before.
     fn note_changes(&mut self) {
         let uses = Arc::clone(&self.uses.borrow_and_update());
+        self.note_age();
         let Some(view) = self.views.borrow().clone() else { return };
         self.tell_bypasses(&uses, &view.claims);
         let differs = |one: &ShareUse| {
@@ -312,6 +347,7 @@ impl ReportTask {
         match outcome {
             WriteOutcome::Ended => {
                 self.refused.remove(&claim.uid);
+                self.believed.insert(claim.uid.clone(), (claim.clone(), clock::now()));
                 let keys = enforced.into_iter().map(|(share, state)| ((claim.uid.clone(), share), state));
                 self.written.extend(keys);
             }
@@ -380,7 +416,7 @@ impl ReportTask {
         self.metrics.status_failed();
         let before = self.refused.remove(&claim.uid);
         if error.disposition == Disposition::Broken {
-            self.refused.insert(claim.uid.clone(), clock::now() + self.refused_pause);
+            self.refused.insert(claim.uid.clone(), clock::now() + self.pace.refused);
         }
         // A refusal that lasts is said once a claim.
         match before.filter(|_| error.disposition == Disposition::Broken) {

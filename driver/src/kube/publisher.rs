@@ -11,15 +11,19 @@
 //! an interrupted step leaves nothing to clean up.
 //!
 //! - A restart without a change writes nothing: names are deterministic, and content is compared, not remembered.
+//! - A watch can be silent about changes, as after a restore of the server's database: from time to time the copies are compared
+//!   with a list, and the watch starts anew where they differ.
 //! - The kubelet deletes the slices of its node when it starts; each deletion is seen by the watch and undone.
 //! - Until the agent says what it wants (`None` in the channel), nothing is written or deleted.
 
+mod compare;
 mod copies;
 mod counting;
 mod execute;
 mod plan;
 pub(super) mod probe;
 mod readback;
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -69,6 +73,8 @@ pub struct Timing {
     pub probe_age: Duration,
     /// Time between two counts of the nodes with counters, before 1.37.
     pub count_age: Duration,
+    /// Time between two comparisons of the slices that the watch told of with a list.
+    pub compare_age: Duration,
     /// Time for which no older server may answer before a newer version counts. While control planes are updated one after the
     /// other, servers of both versions answer in turn, and offers for the newer one must not come and go.
     pub upgrade: Duration,
@@ -85,6 +91,15 @@ pub struct Publisher {
 struct WatchError {
     error: AgentError,
     at: Instant,
+}
+
+/// Whether the watch goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WatchState {
+    /// It goes on by itself, after errors as well.
+    Goes,
+    /// It starts anew, with a list.
+    StartsAnew,
 }
 
 /// The publisher at work.
@@ -112,6 +127,12 @@ struct PublisherTask {
     /// Whether the last count gave another verdict.
     recounts: bool,
     listed: bool,
+    /// When the copies were last the same as a list; `None`: they are to be compared.
+    compared: Option<Instant>,
+    /// Whether the watch is to start anew, with a list.
+    watch: WatchState,
+    /// How often the server's state was found to be older than before.
+    restores: u64,
     writes: u64,
     error: Option<AgentError>,
     /// Failure of the watch, until an event, an answer or time shows that the server is back.
@@ -119,6 +140,8 @@ struct PublisherTask {
     /// Errors that were logged since the slices were last in sync.
     told: BTreeSet<String>,
     in_sync: bool,
+    /// Since when slices that are wanted have not been in sync.
+    behind: Option<Instant>,
     retry: Backoff,
     settle: Backoff,
     last_change: Option<Instant>,
@@ -137,6 +160,7 @@ impl Default for Timing {
             longest_settle: Duration::from_secs(5),
             probe_age: Duration::from_secs(600),
             count_age: Duration::from_secs(60),
+            compare_age: Duration::from_secs(60),
             upgrade: Duration::from_secs(900),
         }
     }
@@ -165,11 +189,12 @@ impl Publisher {
         publication: watch::Sender<Publication>,
     ) {
         let mut task = PublisherTask::new(self);
-        let selector = format!("spec.driver={DRIVER},spec.nodeName={}", task.node);
         // The end of a silent connection is noticed five seconds after this timeout.
-        let config = watcher::Config::default().fields(&selector).timeout(60);
+        let config = watcher::Config::default().fields(&task.own_slices()).timeout(60);
         let backoff = Backoff::new(task.timing.first_retry, task.timing.longest_retry);
-        let mut events = std::pin::pin!(watcher(task.slices.clone(), config).backoff(backoff));
+        let slices = task.slices.clone();
+        let watch = || watcher(slices.clone(), config.clone()).backoff(backoff.clone());
+        let mut events = std::pin::pin!(watch());
         task.wake(Duration::ZERO);
         loop {
             let alarm = task.alarm;
@@ -192,6 +217,10 @@ impl Publisher {
                 let wanted = desired.borrow_and_update().clone();
                 task.step(wanted.as_ref()).await;
             }
+            if std::mem::replace(&mut task.watch, WatchState::Goes) == WatchState::StartsAnew {
+                events.set(watch());
+            }
+            task.note_behind(desired.borrow().as_ref());
             task.report(&publication);
         }
     }
@@ -225,11 +254,15 @@ impl PublisherTask {
             counted: None,
             recounts: false,
             listed: false,
+            compared: None,
+            watch: WatchState::Goes,
+            restores: 0,
             writes: 0,
             error: None,
             watch_error: None,
             told: BTreeSet::new(),
             in_sync: false,
+            behind: None,
             retry: Backoff::new(timing.first_retry, timing.longest_retry),
             settle: Backoff::new(timing.settle, timing.longest_settle),
             last_change: None,
@@ -269,6 +302,7 @@ impl PublisherTask {
                     Seen::Listing => self.listed = false,
                     Seen::Listed => {
                         self.listed = true;
+                        self.compared = Some(clock::now());
                         self.wake(Duration::ZERO);
                     }
                     Seen::Changed => self.changed_by_others(),
@@ -276,8 +310,9 @@ impl PublisherTask {
             }
             Err(error) => {
                 let call = ApiCall { verb: "watch", resource: "resourceslices.resource.k8s.io", object: "" };
-                // The server that answers next may be another one, or another version.
+                // The server that answers next may be another one, another version, or have another state.
                 self.probed = None;
+                self.compared = None;
                 let error = watch_error(call, &error);
                 self.watch_error = Some(WatchError { error: error.clone(), at: clock::now() });
                 self.fail(error);
@@ -310,9 +345,14 @@ impl PublisherTask {
         }
         if self.listed {
             self.judge_watch_error();
-            if let Err(error) = self.count_nodes().await {
+            if let Err(error) = self.compare().await {
                 return self.fail(error);
             }
+        }
+        if self.listed
+            && let Err(error) = self.count_nodes().await
+        {
+            return self.fail(error);
         }
         let Some(desired) = desired.filter(|_| self.listed) else {
             self.error = None;
@@ -403,50 +443,28 @@ impl PublisherTask {
         }
     }
 
-    async fn ask_server(&mut self) -> Result<(), AgentError> {
-        let limit = self.timing.request;
-        let call = ApiCall { verb: "get", resource: "/version", object: "" };
-        let asked = probe::probe(&self.client, DRIVER, self.node.as_str());
-        let answered =
-            tokio::time::timeout(limit, asked).await.map_err(|_elapsed| call.timed_out(limit))??;
-        let server = self.until_all_are_newer(answered);
-        if self.server != Some(server) {
-            tracing::info!(%server, counters = ?server.counters, shares = ?server.shares, taints = ?server.taints,
-                "the API server's version and the fields that it keeps");
-            // Another server may keep what the earlier one dropped.
-            self.accepted.clear();
-            self.losses.clear();
-        }
-        self.server = Some(server);
-        self.probed = Some(clock::now());
-        Ok(())
+    /// Selects the slices of this driver and node.
+    fn own_slices(&self) -> String {
+        format!("spec.driver={DRIVER},spec.nodeName={}", self.node)
     }
 
-    /// The version that counts: an older one at once, a newer one once no older server has answered for a while.
-    fn until_all_are_newer(&mut self, answered: ServerVersion) -> ServerVersion {
-        let Some(known) = self.server.filter(|known| known.minor < answered.minor) else {
-            self.newer_since = None;
-            return answered;
-        };
-        let now = clock::now();
-        if self.newer_since.is_none() {
-            tracing::info!(%known, %answered, "a newer API server answers: offers change once all of them are newer");
-        }
-        let since = *self.newer_since.get_or_insert(now);
-        let left = self.timing.upgrade.saturating_sub(now.duration_since(since));
-        if left.is_zero() {
-            self.newer_since = None;
-            return answered;
-        }
-        self.wake(left);
-        known
+    fn is_in_sync(&self) -> bool {
+        self.in_sync && self.watch_error.is_none()
+    }
+
+    /// Nothing is behind before the agent wants something.
+    fn note_behind(&mut self, wanted: Option<&DesiredSlices>) {
+        let began = self.behind.unwrap_or_else(clock::now);
+        self.behind = wanted.filter(|_| !self.is_in_sync()).map(|_| began);
     }
 
     fn report(&self, publication: &watch::Sender<Publication>) {
         let watch_error = self.watch_error.as_ref().map(|failure| &failure.error);
         let now = Publication {
             server: self.counter_nodes.and_then(|nodes| Some(self.server?.among(nodes))),
-            in_sync: self.in_sync && watch_error.is_none(),
+            in_sync: self.is_in_sync(),
+            behind: self.behind,
+            restores: self.restores,
             writes: self.writes,
             error: self.error.as_ref().or(watch_error).cloned(),
         };

@@ -22,11 +22,13 @@ pub(super) struct Change {
     pub(super) object: Value,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Store {
     version: u64,
     /// Changes up to this version are forgotten.
     forgotten: u64,
+    /// Objects made so far, in every state: no two of them have one UID.
+    made: u64,
     objects: BTreeMap<Key, Value>,
     history: Vec<Change>,
 }
@@ -108,11 +110,12 @@ impl Store {
             }
         }
         self.version += 1;
+        self.made += u64::from(old.is_none());
         let spec_changed = old.is_none_or(|old| old["spec"] != object["spec"]);
         let meta = &mut object["metadata"];
         if old.is_none() {
             if meta["uid"].is_null() {
-                meta["uid"] = format!("00000000-0000-4000-8000-{:012}", self.version).into();
+                meta["uid"] = format!("00000000-0000-4000-8000-{:012}", self.made).into();
             }
             meta["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
             if !key.namespace.is_empty() {
@@ -151,6 +154,17 @@ impl Store {
         let first = self.history.partition_point(|change| change.version <= version);
         let later = self.history[first..].iter();
         Ok(later.filter(|change| change.key.resource == resource).cloned().collect())
+    }
+
+    /// Objects, history and version are those of an earlier state.
+    pub(super) fn restore(&mut self, earlier: &Self) {
+        *self = Self { made: self.made, ..earlier.clone() };
+    }
+
+    /// Deletes an object of which no watch tells.
+    pub(super) fn delete_unseen(&mut self, key: &Key) {
+        self.objects.remove(key);
+        self.version += 1;
     }
 
     /// Forgets all changes: watches that are behind expire. The version grows, as other objects of a cluster change.

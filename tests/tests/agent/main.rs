@@ -18,6 +18,7 @@ mod nvidia_cards;
 mod publisher;
 mod random_calls;
 mod refused_status;
+mod restored_server;
 mod rolling_update;
 mod selinux;
 mod server_versions;

@@ -24,6 +24,9 @@ const NODE: &str = "n1";
 /// Time for which no older server may answer before a newer version counts.
 pub(super) const UPGRADE: Duration = Duration::from_secs(5);
 
+/// Time between two comparisons with the server's list.
+pub(super) const COMPARE_AGE: Duration = Duration::from_millis(500);
+
 /// A publisher at work.
 pub(super) struct Running {
     desired: watch::Sender<Option<DesiredSlices>>,
@@ -43,6 +46,7 @@ impl Running {
             request: Duration::from_secs(2),
             upgrade: UPGRADE,
             count_age: Duration::from_millis(50),
+            compare_age: COMPARE_AGE,
             ..Timing::default()
         };
         let publisher = Publisher::new(&connection, NodeName::new(NODE).unwrap()).with_timing(timing);

@@ -9,6 +9,7 @@ use ::kube::runtime::watcher::Event;
 use aliquot_core::dra::ResourceSlice;
 use aliquot_core::offer::CounterStance;
 use k8s_openapi::api::resource::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::kube::{convert, counter_nodes};
 
@@ -29,6 +30,24 @@ pub(super) struct ServerCopies {
     listing: Option<BTreeMap<String, ServerSlice>>,
     /// UIDs of deleted objects, of which late events may tell.
     deleted: BTreeSet<String>,
+    /// The highest version of the server's state that an object or a list had.
+    highest: u64,
+}
+
+/// What a list says of the copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListVerdict {
+    /// Its objects are the copies.
+    Same,
+    /// It has other objects, or other versions of them.
+    Differs,
+    /// The server's state is of an earlier version than one that it had.
+    Older {
+        /// Version of the list.
+        found: u64,
+        /// The highest version before.
+        known: u64,
+    },
 }
 
 /// What an event meant.
@@ -98,8 +117,7 @@ impl ServerSlice {
 
     /// Whether this version of the object is of a later write than the other one.
     fn is_newer_than(&self, other: &Self) -> bool {
-        let number = |slice: &Self| slice.resource_version().parse::<u64>().ok();
-        match (number(self), number(other)) {
+        match (number(self.resource_version()), number(other.resource_version())) {
             (Some(own), Some(others)) => own > others,
             // Versions that are no numbers have no order: the event counts.
             _ => self.resource_version() != other.resource_version(),
@@ -117,6 +135,7 @@ impl ServerCopies {
             known: BTreeMap::new(),
             listing: None,
             deleted: BTreeSet::new(),
+            highest: 0,
         }
     }
 
@@ -128,8 +147,39 @@ impl ServerCopies {
         self.known.values()
     }
 
+    /// Compares them with a list that began after the last of them was learned.
+    pub(super) fn judge(&mut self, list: &[&ObjectMeta], version: Option<&str>) -> ListVerdict {
+        if let Some(found) = version.and_then(number) {
+            if found < self.highest {
+                return ListVerdict::Older { found, known: self.highest };
+            }
+            self.highest = found;
+        }
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let listed: BTreeSet<_> = list
+            .iter()
+            .map(|meta| (text(&meta.name), text(&meta.uid), text(&meta.resource_version)))
+            .collect();
+        let known = self.known.values().map(|slice| &slice.object.metadata);
+        let known = known.map(|meta| (text(&meta.name), text(&meta.uid), text(&meta.resource_version)));
+        if known.collect::<BTreeSet<_>>() == listed { ListVerdict::Same } else { ListVerdict::Differs }
+    }
+
+    /// Versions are counted from this one on: the server's state is an earlier one.
+    pub(super) fn restored(&mut self, version: u64) {
+        self.highest = version;
+    }
+
+    fn note_version(&mut self, object: &api::ResourceSlice) {
+        let version = object.metadata.resource_version.as_deref().and_then(number);
+        self.highest = self.highest.max(version.unwrap_or(0));
+    }
+
     /// Takes an event of the watch.
     pub(super) fn observe(&mut self, event: Event<api::ResourceSlice>) -> Seen {
+        if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event {
+            self.note_version(object);
+        }
         match event {
             Event::Init => {
                 self.listing = Some(BTreeMap::new());
@@ -165,6 +215,7 @@ impl ServerCopies {
 
     /// Takes an object that the server returned. An object of another driver or node is left out.
     pub(super) fn take(&mut self, slice: ServerSlice) -> Seen {
+        self.note_version(&slice.object);
         if self.deleted.contains(slice.uid()) || !self.is_ours(&slice.object) {
             return Seen::Known;
         }
@@ -187,6 +238,11 @@ impl ServerCopies {
     pub(super) fn is_ours(&self, object: &api::ResourceSlice) -> bool {
         object.spec.driver == self.driver && object.spec.node_name.as_deref() == Some(self.node.as_str())
     }
+}
+
+/// A version that has an order.
+fn number(version: &str) -> Option<u64> {
+    version.parse().ok()
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl PublisherTask {
     }
 
     /// Looks the Node up; whether the owner is another one than before.
-    async fn find_owner(&mut self) -> Result<bool, AgentError> {
+    pub(super) async fn find_owner(&mut self) -> Result<bool, AgentError> {
         let name = self.node.as_str().to_owned();
         let call = ApiCall { verb: "get", resource: "nodes", object: &name };
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -266,7 +266,11 @@ impl PublisherTask {
     }
 
     /// The answer of a call, within the time that one may take.
-    async fn bounded<T>(&self, call: ApiCall<'_>, answer: impl Future<Output = T>) -> Result<T, AgentError> {
+    pub(super) async fn bounded<T>(
+        &self,
+        call: ApiCall<'_>,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, AgentError> {
         let limit = self.timing.request;
         tokio::time::timeout(limit, answer).await.map_err(|_elapsed| call.timed_out(limit))
     }

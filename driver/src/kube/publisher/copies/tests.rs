@@ -73,3 +73,28 @@ fn versions_that_are_no_numbers_are_taken_as_events_come() {
     assert_eq!(copies.observe(Event::Apply(object("a", "1", "x"))), Seen::Known);
     assert_eq!(copies.observe(Event::Apply(object("a", "1", "w"))), Seen::Changed);
 }
+
+#[test]
+fn list_is_judged_by_names_uids_and_versions() {
+    let mut copies = listed(&[object("a", "1", "10"), object("b", "2", "12")]);
+    let verdict = |copies: &mut ServerCopies, objects: &[(&str, &str, &str)], version: Option<&str>| {
+        let objects: Vec<_> = objects.iter().map(|(name, uid, at)| object(name, uid, at).metadata).collect();
+        copies.judge(&objects.iter().collect::<Vec<_>>(), version)
+    };
+    let both = [("a", "1", "10"), ("b", "2", "12")];
+    assert_eq!(verdict(&mut copies, &both, Some("20")), ListVerdict::Same);
+    // A version without an order, or none, says nothing of age.
+    assert_eq!(verdict(&mut copies, &both, Some("x")), ListVerdict::Same);
+    assert_eq!(verdict(&mut copies, &both, None), ListVerdict::Same);
+    for other in [("b", "3", "12"), ("b", "2", "13"), ("c", "2", "12")] {
+        assert_eq!(verdict(&mut copies, &[both[0], other], Some("20")), ListVerdict::Differs);
+    }
+    assert_eq!(verdict(&mut copies, &both[..1], Some("20")), ListVerdict::Differs);
+    let older = ListVerdict::Older { found: 19, known: 20 };
+    assert_eq!(verdict(&mut copies, &both, Some("19")), older);
+    copies.restored(19);
+    assert_eq!(verdict(&mut copies, &both, Some("19")), ListVerdict::Same);
+    // An own write or an event is of a later state than the list before.
+    copies.take(ServerSlice::new(object("b", "2", "30")));
+    assert_eq!(verdict(&mut copies, &both, Some("29")), ListVerdict::Older { found: 29, known: 30 });
+}
