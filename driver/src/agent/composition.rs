@@ -166,8 +166,7 @@ pub async fn run(
     tokio::spawn(node_events);
     let pace = config.pace;
     let publication = parts.publication.clone();
-    let reporter =
-        Reporter::start(parts.status, parts.events, views, observed, publication, &metrics, pace);
+    let reporter = Reporter::start(parts.status, parts.events, views, observed, publication, &metrics, pace);
     let service = ServiceParts {
         node: owned,
         draining: drains,
