@@ -229,7 +229,7 @@ impl Conversion<'_> {
                 "defaultActiveThreadPercentage" => match value.as_u64().filter(|percent| *percent <= 100) {
                     Some(percent) => sharing.cores = Some(percent),
                     None => {
-                        self.lose(field, &text, "it is no percentage from 0 to 100", "set capacity cores")
+                        self.lose(field, &text, "it is no percentage from 0 to 100", "set capacity cores");
                     }
                 },
                 "defaultPinnedDeviceMemoryLimit" => match text.parse::<Quantity>() {
@@ -237,7 +237,7 @@ impl Conversion<'_> {
                     _ => self.lose(field, &text, "it is no quantity above 0", "set capacity memory"),
                 },
                 _ => {
-                    self.lose(field, &text, "every device of a request gets the same", "use several requests")
+                    self.lose(field, &text, "every device of a request gets the same", "use several requests");
                 }
             }
         }
