@@ -237,7 +237,12 @@ impl Conversion<'_> {
                     _ => self.lose(field, &text, "it is no quantity above 0", "set capacity memory"),
                 },
                 _ => {
-                    self.lose(field, &text, "every device of a request gets the same", "use several requests");
+                    self.lose(
+                        field,
+                        &text,
+                        "every device of a request gets the same",
+                        "use several requests",
+                    );
                 }
             }
         }
