@@ -30,6 +30,7 @@ mod output;
 mod part;
 mod plan;
 mod plugin;
+mod policy;
 mod prepare;
 mod progress;
 mod release;
@@ -102,6 +103,7 @@ enum Command {
     #[command(long_about = top::ABOUT)]
     Top(top::Args),
     Health(health::Args),
+    Policy(policy::Args),
     Plugin(plugin::Args),
     Doctor(doctor::Args),
     Demo(demo::Args),
@@ -197,6 +199,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnsw
         Command::Run(args) => run::run(&args, terminal),
         Command::Top(args) => top::run(&args, terminal),
         Command::Health(args) => health::run(&args, terminal),
+        Command::Policy(args) => policy::run(&args, terminal),
         Command::Plugin(args) => plugin::run(&args),
         Command::Doctor(args) => doctor::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),

@@ -32,8 +32,10 @@
 //! ```
 //!
 //! What is wrong is named with its field, what was found, what was expected and what to do. Whether a template exists
-//! depends on the card, so that is said by [`super::offers`].
+//! depends on the card, so that is said by [`super::offers`]; [`check`] compares a file with the models of a catalogue.
 
+mod check;
+mod line;
 mod value;
 
 use serde::Deserialize;
@@ -47,6 +49,7 @@ use crate::card::NotedFault;
 use crate::id::{TemplateName, is_dns_label};
 use crate::partition::PlacementName;
 use crate::units::{Bytes, Cores};
+pub use check::check;
 use value::{cores, duplicate, field, memory, unknown, whole};
 
 /// Most copies of a slot or of a partition on one card.
@@ -58,14 +61,20 @@ const SLOT_NAME_MAX: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// It is not TOML, or has a field that does not exist or is missing.
-    #[error("the policy cannot be read: {message}")]
+    #[error("line {line}: the policy cannot be read: found `{found}`: {message}; correct it")]
     Syntax {
-        /// Line, column and what was expected there.
+        /// Line in the file, from 1.
+        line: usize,
+        /// The line.
+        found: String,
+        /// What is wrong with it, and what was expected there.
         message: String,
     },
     /// A field has a value that it cannot have.
-    #[error("`{field}`: found {found}, expected {expected}; {todo}")]
+    #[error("line {line}: `{field}`: found {found}, expected {expected}; {todo}")]
     Field {
+        /// Line in the file, from 1: of the field, or of the table that it belongs to.
+        line: usize,
         /// Path, such as `rule[2].default-memory`; rules, slots and recipes are counted from 1.
         field: String,
         /// What is there.
@@ -157,8 +166,12 @@ struct RecipeText {
 /// # Errors
 /// The first thing that is wrong; nothing is guessed.
 pub fn parse(text: &str) -> Result<LayoutPolicy, PolicyError> {
-    let file: PolicyText =
-        toml::from_str(text).map_err(|error| PolicyError::Syntax { message: error.to_string() })?;
+    let file: PolicyText = toml::from_str(text).map_err(|error| line::syntax(text, &error))?;
+    read(file).map_err(|error| line::placed(text, error))
+}
+
+/// Reads what the file says; the lines of errors are not known here.
+fn read(file: PolicyText) -> Result<LayoutPolicy, PolicyError> {
     let named = RuleNames::read(&file)?;
     let mut rules = Vec::new();
     for (number, rule) in file.rule.into_iter().enumerate() {

@@ -115,6 +115,11 @@ fn file_text(file: &Path) -> Result<String, Failure> {
     bounded(open, file, TEXT_BYTES_MAX, advice)
 }
 
+/// The text of standard input, up to the size limit.
+pub(super) fn standard_text(terminal: &mut Terminal<'_>, most: usize) -> Result<String, Failure> {
+    bounded(&mut *terminal.input, Path::new("-"), most, "Check what is written to standard input")
+}
+
 /// The text of a stream, up to the size limit.
 fn bounded(stream: impl Read, file: &Path, most: usize, advice: &'static str) -> Result<String, Failure> {
     let mut bytes = Vec::new();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::catalogue::Catalogue;
 
 const FULL: &str = r#"
 evict = ["lost", "card"]
@@ -99,4 +100,51 @@ fn bad_field_is_named() {
     refused(&twice, &["slot[2]", "`s` a second time"]);
     refused("rule = 3", &["the policy cannot be read"]);
     refused("default = \"best\"", &["default.layout", "best"]);
+}
+
+#[test]
+fn errors_name_the_line_of_the_field() {
+    let slots = "[[slot]]\nname = \"s\"\nmemory = \"1Gi\"\n";
+    for (text, line) in [
+        ("colour = 1", "line 1: the policy cannot be read: found `colour = 1`: unknown field"),
+        ("default = \"auto\"\n\n  default = 1", "line 3: the policy cannot be read: found `default = 1`"),
+        ("[[rule]]\nlayout = \"whole\"\n[[rule]]\nlayout = \"hole\"", "line 4: `rule[2].layout`: found hole"),
+        ("[[rule]]\nmodel = \"*\"\nlayout = \"slots\"", "line 1: `rule[1].slots`: found nothing"),
+        ("[[slot]]\nname = \"A b\"\nmemory = \"1Gi\"", "line 2: `slot[1].name`: found `A b`"),
+        (&format!("# x\n{slots}\n{slots}"), "line 6: `slot[2]`: found `s` a second time"),
+        ("rule = [\n  { layout = \"whole\" },\n  { layout = \"hole\" },\n]", "line 3: `rule[2].layout`"),
+        ("\n[default]\nlayout = \"shared\"\nmin-memory = 0", "line 4: `default.min-memory`: found 0"),
+        ("default = \"best\"", "line 1: `default.layout`: found best"),
+        ("evict = [\n\"gone\"]", "line 1: `evict`: found `gone`"),
+        ("default = \"auto", "line 1: the policy cannot be read"),
+        ("", ""),
+    ] {
+        let error = parse(text).map_or_else(|error| error.to_string(), |_| String::new());
+        assert!(error.starts_with(line) && !error.contains('\n'), "{text}: {error}");
+    }
+}
+
+#[test]
+fn check_names_what_no_model_of_the_catalogue_has() {
+    let catalogue = Catalogue::embedded();
+    let doubts = |text: &str| -> Vec<String> {
+        check(text, &catalogue).unwrap().1.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(doubts(FULL), [""; 0]);
+    let found = doubts(
+        "[[rule]]\nmodel = \"nvidia-h1000-*\"\nlayout = \"whole\"\n\n[[rule]]\nvendor = \"huawei\"\nlayout = \"split\"\n\
+         partitions = [\"7x1g.10gb\"]\n\n[[rule]]\nmodel = \"nvidia-h100-80gb*\"\nlayout = \"split\"\n\
+         partitions = [\"3g.40gb@4\", \"1g.10gb@8\"]\n\n[[rule]]\nvendor = \"nvdia\"\nlayout = \"whole\"",
+    );
+    let starts = [
+        "line 2: `rule[1].model`: found model nvidia-h1000-*, which matches none, expected a model",
+        "line 8: `rule[2].partitions`: found `7x1g.10gb`, expected a partition of the models: vir",
+        "line 13: `rule[3].partitions`: found `1g.10gb@8`, expected a partition of the models: 1g.10gb",
+        "line 16: `rule[4].vendor`: found vendor nvdia, which matches none",
+    ];
+    assert_eq!(found.len(), starts.len(), "{found:#?}");
+    for (found, start) in found.iter().zip(starts) {
+        assert!(found.starts_with(start), "{found}");
+    }
+    assert!(check("layuot = 1", &catalogue).is_err());
 }

@@ -41,7 +41,8 @@ pub(super) fn whole(value: &Value, at: &str, max: i64, expected: &str) -> Result
 
 pub(super) fn field(field: &str, found: &str, expected: &str, todo: &str) -> PolicyError {
     let text = |text: &str| text.to_owned();
-    PolicyError::Field { field: text(field), found: text(found), expected: text(expected), todo: text(todo) }
+    let (field, found, expected, todo) = (text(field), text(found), text(expected), text(todo));
+    PolicyError::Field { line: 1, field, found, expected, todo }
 }
 
 pub(super) fn duplicate(at: &str, name: &str) -> PolicyError {
