@@ -17,6 +17,7 @@
 //! | one task a claim | the claim's lock, the API server, the node | with its claim |
 //! | `publish_gate` | the kubelet's registration, then `state` | with `state` |
 //! | `state` | a change of the ledger, a timer, the publisher | at the stop |
+//! | `maintenance` | the node's label and cordon, the last claim | when the program is to begin anew |
 //! | `card_events` | `state`, the publisher | with `state` |
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
 //! | `http` | scrapes and probes | at the stop |
@@ -29,6 +30,8 @@
 pub mod composition;
 pub mod governors;
 pub mod http;
+pub mod layouts;
+pub mod maintenance;
 pub mod metrics;
 pub mod observe;
 pub mod report;
@@ -44,5 +47,6 @@ mod card_events;
 mod card_watches;
 mod locks;
 mod publish_gate;
+mod restart;
 mod tend;
 mod unused_pages;

@@ -25,6 +25,8 @@ mod error;
 mod file;
 mod frame;
 mod health;
+mod maintenance;
+mod policy;
 mod sizes;
 mod store;
 mod v1;
@@ -41,6 +43,8 @@ pub use error::JournalError;
 pub use file::{CLAIMS_MAX, FILE_BYTES_MAX, JournalFile};
 pub use frame::{DecodedJournal, MIN_READER, RECORD_BYTES_MAX, VERSION, decode, encode};
 pub use health::{CardHealth, CardHealthError};
+pub use maintenance::{MAINTENANCE, MaintenanceFile};
+pub use policy::{KeptPolicy, REFUSED};
 pub use sizes::{ContextDevice, ContextSizes, FAILURE_KEPT, SizesFault};
 pub use store::JournalStore;
 

@@ -13,6 +13,7 @@ mod driver;
 mod host;
 mod metrics;
 mod node_root;
+mod policy;
 mod runtime;
 mod selinux;
 mod shim;
@@ -145,6 +146,8 @@ pub fn examine(site: &NodePaths) -> Vec<Finding> {
         host::permissions(site, &root),
         disk::room(site, &root),
         selinux::labels(site, &root),
+        policy::accepted(site, &root),
+        state::maintenance(site, &root),
         state::claims(site, &root),
         host::sockets(site, &root),
         shim::loadable(),

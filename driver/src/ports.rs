@@ -131,6 +131,20 @@ pub trait StatusWriter: Send + Sync {
     ) -> BoxFuture<'a, Result<(), AgentError>>;
 }
 
+/// Whether an admin wants the drivers of the agent's node free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MaintenanceMark {
+    /// The server has not said.
+    #[default]
+    Unknown,
+    /// No.
+    None,
+    /// The node has the label and is not cordoned.
+    LabelAlone,
+    /// Yes: the node has the label and is cordoned.
+    Wanted,
+}
+
 /// An Event to publish.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AgentEvent {

@@ -5,7 +5,7 @@
 //!
 //! | entries | expected |
 //! |---|---|
-//! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `xids` | files |
+//! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `maintenance`, `policy`, `policy.refused`, `xids` | files |
 //! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `runs` | directories |
 //!
 //! Files are then opened by the descriptor of their directory ([`mod@file`]), and locks are awaited for a bounded time
@@ -30,7 +30,18 @@ pub(crate) const DIR_MODE: u32 = 0o755;
 /// The bit of a mode that lets every user write.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-const FILES: [&str; 7] = ["journal", "lock", "contexts", "health", "health.lock", "limits.lock", "xids"];
+const FILES: [&str; 10] = [
+    "journal",
+    "lock",
+    "contexts",
+    "health",
+    "health.lock",
+    "limits.lock",
+    "maintenance",
+    "policy",
+    "policy.refused",
+    "xids",
+];
 const DIRECTORIES: [&str; 8] = ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "runs"];
 
 /// What a node is opened for.

@@ -13,6 +13,7 @@ use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::ServerVersion;
 use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentPace, AgentParts};
 use aliquot_driver::agent::governors::Governors;
+use aliquot_driver::agent::layouts::PolicyOutcome;
 use aliquot_driver::agent::store::NodeStore;
 use aliquot_driver::agent::takeover::{NodeSource, OpenNode};
 use aliquot_driver::disk::Disk;
@@ -352,6 +353,8 @@ impl RunningAgent {
             pods: Arc::clone(&cluster.pods),
             desired,
             publication: observed,
+            policy: PolicyOutcome::default(),
+            maintenance: None,
         };
         let metrics = own_address();
         let config = AgentConfig {
@@ -403,7 +406,8 @@ fn open(
 }
 
 /// An address that no other agent has: one of the loopback network for this process, and a port for each agent of it.
-fn own_address() -> SocketAddr {
+#[must_use]
+pub fn own_address() -> SocketAddr {
     static AGENTS: AtomicU16 = AtomicU16::new(0);
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let port = 20_000 + AGENTS.fetch_add(1, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use aliquot_core::offer::{CardOutcome, CounterNodes, LayoutReason, OfferProblem}
 use aliquot_core::partition::Part;
 use tokio::sync::watch;
 
+use super::layouts::PolicyOutcome;
 use super::store::NodeView;
 use crate::ports::{AgentEvent, EventObject, EventSeverity, EventSink, Publication};
 use crate::printable;
@@ -31,6 +32,7 @@ enum ConditionKind {
     LayoutWaits,
     CountersWithheld,
     NotPublished,
+    PolicyRefused,
 }
 
 /// Something that is wrong now: the object in words, and why.
@@ -38,16 +40,20 @@ type CardCondition = (ConditionKind, String, String);
 
 /// Publishes Events of the node until its views end.
 pub(super) async fn run(
-    mut views: watch::Receiver<Option<Arc<NodeView>>>,
-    mut publication: watch::Receiver<Publication>,
+    (mut views, mut publication): (watch::Receiver<Option<Arc<NodeView>>>, watch::Receiver<Publication>),
+    policy: PolicyOutcome,
     events: Arc<dyn EventSink>,
 ) {
-    let (mut known, mut cards) = (BTreeSet::new(), BTreeSet::new());
+    let (mut cards, refused) = (BTreeSet::new(), policy.refused.map(policy_refused));
+    // An earlier agent has said so.
+    let before = policy.refused_before.filter(|_| refused.is_none());
+    let mut known: BTreeSet<CardCondition> = before.map(policy_refused).into_iter().collect();
     loop {
         let view = views.borrow_and_update().clone();
         let observed = publication.borrow_and_update().clone();
         if let Some(view) = view {
-            let now = conditions(&view, &observed, &mut cards);
+            let mut now = conditions(&view, &observed, &mut cards);
+            now.extend(refused.clone());
             tell(&known, &now, events.as_ref());
             known = now;
         }
@@ -101,6 +107,10 @@ fn conditions(
     now
 }
 
+fn policy_refused(why: String) -> CardCondition {
+    (ConditionKind::PolicyRefused, "layout policy".to_owned(), why)
+}
+
 fn unhealthy(card: &Card, part: &Part) -> Option<CardCondition> {
     let why = card.why_unwell(part)?.to_string();
     Some((ConditionKind::Unhealthy, format!("card {} ({})", card.uuid, card.product_name), why))
@@ -135,6 +145,7 @@ impl ConditionKind {
             Self::LayoutWaits => "LayoutWaits",
             Self::CountersWithheld => "CountersWithheld",
             Self::NotPublished => "SlicesNotPublished",
+            Self::PolicyRefused => "PolicyRefused",
         }
     }
 
@@ -145,6 +156,7 @@ impl ConditionKind {
             Self::LayoutWaits => "LayoutChanged",
             Self::CountersWithheld => "CountersPublished",
             Self::NotPublished => "SlicesPublished",
+            Self::PolicyRefused => "PolicyAccepted",
         }
     }
 
@@ -157,6 +169,7 @@ impl ConditionKind {
             Self::LayoutWaits => "drain its Pods to change it now",
             Self::CountersWithheld => "a policy with layout dynamic cuts them all the same",
             Self::NotPublished => "the agent's log has the details",
+            Self::PolicyRefused => "`aliquot policy --check FILE` checks a file before it is installed",
         }
     }
 }

@@ -14,6 +14,8 @@ use tokio::time::timeout;
 
 use super::card_events;
 use super::http::{self, Probes};
+use super::layouts::PolicyOutcome;
+use super::maintenance::{self, MaintenanceInputs, MaintenanceParts, MaintenanceStage};
 use super::metrics::Metrics;
 use super::publish_gate;
 use super::report::Reporter;
@@ -100,6 +102,10 @@ pub struct AgentParts {
     pub desired: watch::Sender<Option<DesiredSlices>>,
     /// What the publisher observed.
     pub publication: watch::Receiver<Publication>,
+    /// What became of the layout policy that the agent was given.
+    pub policy: PolicyOutcome,
+    /// Maintenance of the node; `None`: it is not looked for.
+    pub maintenance: Option<MaintenanceParts>,
 }
 
 /// Why the agent does not run, or stopped by itself.
@@ -150,7 +156,9 @@ pub async fn run(
     let (own, owned) = watch::channel(None);
     let (silence, silent) = watch::channel(None);
     let (wanted, to_publish) = watch::channel(None);
-    let metrics = Arc::new(Metrics::new().with_pods(parts.pods));
+    let begins = parts.maintenance.as_ref().map(|parts| parts.begins.clone()).unwrap_or_default();
+    let (stage, stages) = watch::channel(begins);
+    let metrics = Arc::new(Metrics::new().with_pods(parts.pods).with_policy(&parts.policy));
     let probes = Probes {
         publication: parts.publication.clone(),
         registration: registration.clone(),
@@ -158,17 +166,22 @@ pub async fn run(
         views: views.clone(),
         silence: silent,
         uses: observed.clone(),
+        policy: parts.policy.refused.clone(),
+        maintenance: stages.clone(),
         metrics: Arc::clone(&metrics),
     };
+    let follows = inputs_of(&probes, &to_publish, &parts.events);
     serve_metrics(config.metrics, probes, stopped.clone()).await?;
     tokio::spawn(publish_gate::run(to_publish.clone(), registration, parts.desired));
-    let node_events = card_events::run(views.clone(), parts.publication.clone(), Arc::clone(&parts.events));
-    tokio::spawn(node_events);
+    follow_node(follows, parts.policy, parts.maintenance, stage);
     let pace = config.pace;
     let publication = parts.publication.clone();
-    let reporter = Reporter::start(parts.status, parts.events, views, observed, publication, &metrics, pace);
+    let reporter =
+        Reporter::start(parts.status, parts.events, views.clone(), observed, publication, &metrics, pace);
     let service = ServiceParts {
         node: owned,
+        maintenance: stages.clone(),
+        views,
         draining: drains,
         reader: parts.reader,
         metrics: Arc::clone(&metrics),
@@ -180,6 +193,7 @@ pub async fn run(
     let state = StateStart {
         changed: changes,
         publication: parts.publication,
+        maintenance: stages,
         stopped,
         outputs: StateOutputs { desired: wanted, health, uses, view, silence },
         own,
@@ -195,18 +209,36 @@ pub async fn run(
     tracing::info!("serving the kubelet");
     let mut agent = RunningAgent { server, state };
     let ended = agent.serve(node, stop).await;
-    tracing::info!("stopping");
-    draining.send_replace(true);
-    let RunningAgent { server, state } = agent;
-    let stopped = match &ended {
-        Ok(()) => server.stop().await,
-        // One of the servers is gone, or calls wait for a node that never comes.
-        Err(_) => server.abandon(),
-    };
-    stopping.send_replace(true);
-    drop(timeout(LAST_REPORTS, reporter.finish()).await);
-    state.finish().await;
-    ended.and(Ok(stopped?))
+    agent.stop(ended, (&draining, &stopping), reporter).await
+}
+
+/// What maintenance reads, of that which observers read.
+fn inputs_of(
+    probes: &Probes,
+    wanted: &watch::Receiver<Option<DesiredSlices>>,
+    events: &Arc<dyn EventSink>,
+) -> MaintenanceInputs {
+    MaintenanceInputs {
+        views: probes.views.clone(),
+        publication: probes.publication.clone(),
+        wanted: wanted.clone(),
+        events: Arc::clone(events),
+        metrics: Arc::clone(&probes.metrics),
+    }
+}
+
+/// Starts what follows the node beside the calls of the kubelet.
+fn follow_node(
+    inputs: MaintenanceInputs,
+    policy: PolicyOutcome,
+    maintenance: Option<MaintenanceParts>,
+    stage: watch::Sender<MaintenanceStage>,
+) {
+    let seen = (inputs.views.clone(), inputs.publication.clone());
+    tokio::spawn(card_events::run(seen, policy, Arc::clone(&inputs.events)));
+    if let Some(parts) = maintenance {
+        tokio::spawn(maintenance::run(parts, inputs, stage));
+    }
 }
 
 /// Serves the pages of observers, if there is an address for them.
@@ -256,6 +288,7 @@ enum StateTask {
 struct StateStart {
     changed: watch::Receiver<u64>,
     publication: watch::Receiver<Publication>,
+    maintenance: watch::Receiver<MaintenanceStage>,
     stopped: watch::Receiver<bool>,
     outputs: StateOutputs,
     own: watch::Sender<Option<Arc<dyn NodeStore>>>,
@@ -278,10 +311,10 @@ impl StateTask {
 impl StateStart {
     /// Lets calls through to the node, and follows it.
     fn start(self, node: OpenNode) -> JoinHandle<()> {
-        let Self { changed, publication, stopped, outputs, own, pace } = self;
+        let Self { changed, publication, maintenance, stopped, outputs, own, pace } = self;
         own.send_replace(Some(Arc::clone(&node.store)));
         let OpenNode { store: node, governors } = node;
-        let inputs = StateInputs { node, changed, publication, stopped, governors, pace };
+        let inputs = StateInputs { node, changed, publication, maintenance, stopped, governors, pace };
         tokio::spawn(state::run(inputs, outputs))
     }
 }
@@ -289,6 +322,27 @@ impl StateStart {
 // === impl RunningAgent ===
 
 impl RunningAgent {
+    /// Answers calls in progress, then ends what is left: `draining` and `stopping` tell the tasks.
+    async fn stop(
+        self,
+        ended: Result<(), AgentFailure>,
+        (draining, stopping): (&watch::Sender<bool>, &watch::Sender<bool>),
+        reporter: Reporter,
+    ) -> Result<(), AgentFailure> {
+        tracing::info!("stopping");
+        draining.send_replace(true);
+        let Self { server, state } = self;
+        let stopped = match &ended {
+            Ok(()) => server.stop().await,
+            // One of the servers is gone, or calls wait for a node that never comes.
+            Err(_) => server.abandon(),
+        };
+        stopping.send_replace(true);
+        drop(timeout(LAST_REPORTS, reporter.finish()).await);
+        state.finish().await;
+        ended.and(Ok(stopped?))
+    }
+
     /// Serves until the stop; takes the node over when it comes.
     async fn serve(
         &mut self,

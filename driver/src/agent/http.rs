@@ -11,6 +11,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::maintenance::MaintenanceStage;
 use super::metrics::Metrics;
 use super::observe::ShareUse;
 use super::store::{NodeStore, NodeView};
@@ -37,6 +38,10 @@ pub struct Probes {
     pub silence: watch::Receiver<Option<Instant>>,
     /// What shares use.
     pub uses: watch::Receiver<Arc<Vec<ShareUse>>>,
+    /// Why the layout policy is not in force; `None`: it is.
+    pub policy: Option<String>,
+    /// How far the maintenance of the node is.
+    pub maintenance: watch::Receiver<MaintenanceStage>,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
 }
@@ -76,7 +81,14 @@ async fn healthz() -> &'static str {
 /// API server has what it is to have. An agent that waits for an earlier one is ready as well: a rolling update ends the earlier
 /// one after that.
 async fn readyz(State(probes): State<Probes>) -> Response {
-    let lines = [("node", node(&probes)), ("kubelet", kubelet(&probes)), ("slices", slices(&probes))];
+    let lines = [
+        ("node", node(&probes)),
+        ("kubelet", kubelet(&probes)),
+        ("slices", slices(&probes)),
+        // Claims are prepared and released all the same with another policy, and released in maintenance: a rollout goes on.
+        ("policy", Ok(policy(&probes))),
+        ("maintenance", Ok(probes.maintenance.borrow().word().to_owned())),
+    ];
     let line = |(name, result): &(&str, Result<String, String>)| {
         let (Ok(text) | Err(text)) = result;
         format!("{name}: {text}\n")
@@ -121,5 +133,13 @@ fn slices(probes: &Probes) -> Result<String, String> {
     match behind.filter(|behind| *behind >= BEHIND_MAX) {
         Some(behind) => Err(format!("{text} (for {} s)", behind.as_secs())),
         None => Ok(text),
+    }
+}
+
+/// What became of the policy that the agent was given.
+fn policy(probes: &Probes) -> String {
+    match &probes.policy {
+        None => "ok".to_owned(),
+        Some(why) => format!("refused: {why}"),
     }
 }

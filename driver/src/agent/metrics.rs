@@ -24,13 +24,14 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::layouts::PolicyOutcome;
 use super::observe::ShareUse;
 use super::store::{HeldClaim, NodeView};
 use crate::kube::pod_names::PodNames;
 use crate::ports::{Publication, Truth};
 
 /// Every family, as the text declares it; samples of counters end in `_total`.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 27] = [
     "aliquot_build",
     "aliquot_dra_requests",
     "aliquot_dra_request_duration_seconds",
@@ -41,6 +42,8 @@ pub const NAMES: [&str; 25] = [
     "aliquot_dra_prepared_devices",
     "aliquot_publish_writes",
     "aliquot_publish_in_sync",
+    "aliquot_policy_refused",
+    "aliquot_maintenance",
     "aliquot_reports_dropped",
     "aliquot_status_failures",
     "aliquot_gpu_memory_limit_bytes",
@@ -76,6 +79,8 @@ pub struct Metrics {
     unprepare_errors: Family<ErrorLabel, Counter>,
     dropped: Counter,
     status_failures: Counter,
+    policy_refused: Gauge,
+    maintenance: Gauge,
     pods: Arc<PodNames>,
 }
 
@@ -136,6 +141,8 @@ impl Metrics {
             unprepare_errors: Family::default(),
             dropped: Counter::default(),
             status_failures: Counter::default(),
+            policy_refused: Gauge::default(),
+            maintenance: Gauge::default(),
             pods: Arc::default(),
         };
         metrics.begin_at_zero();
@@ -161,6 +168,23 @@ impl Metrics {
     #[must_use]
     pub fn with_pods(self, pods: Arc<PodNames>) -> Self {
         Self { pods, ..self }
+    }
+
+    /// The same, with what became of the layout policy.
+    #[must_use]
+    pub fn with_policy(self, policy: &PolicyOutcome) -> Self {
+        self.policy_refused.set(i64::from(policy.refused.is_some()));
+        self
+    }
+
+    /// Notes whether the node is in maintenance.
+    pub(super) fn in_maintenance(&self, is_so: bool) {
+        self.maintenance.set(i64::from(is_so));
+    }
+
+    /// Whether a call of this kind is in progress.
+    pub(super) fn is_in_progress(&self, operation: Operation) -> bool {
+        self.inflight.get_or_create(&OperationLabel { operation }).get() > 0
     }
 
     /// Counts a call while the answer lives.
@@ -212,6 +236,11 @@ impl Metrics {
         let in_sync: Gauge = Gauge::default();
         in_sync.set(i64::from(publication.in_sync));
         registry.register("publish_in_sync", "1: the server's slices equal the desired ones", in_sync);
+        let (refused, about) =
+            (self.policy_refused.clone(), "1: the layout policy is refused, an earlier one holds");
+        registry.register("policy_refused", about, refused);
+        let about = "1: the node is in maintenance, cards take no new claims";
+        registry.register("maintenance", about, self.maintenance.clone());
         let (claims, cards): (&[HeldClaim], &[Card]) =
             view.map_or((&[], &[]), |view| (&view.claims, &view.inventory.cards));
         self.pods.keep(&claims.iter().map(|claim| &claim.uid).collect::<BTreeSet<_>>());

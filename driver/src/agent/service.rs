@@ -22,8 +22,9 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 use super::composition::AgentPace;
 use super::locks::ClaimLocks;
+use super::maintenance::MaintenanceStage;
 use super::metrics::{Metrics, Operation};
-use super::store::{NodeStore, agent_error, may_clear};
+use super::store::{NodeStore, NodeView, agent_error, may_clear};
 use crate::clock;
 use crate::kube::backoff::Backoff;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
@@ -89,6 +90,10 @@ pub struct ServiceParts {
     pub node: watch::Receiver<Option<Arc<dyn NodeStore>>>,
     /// What the node offers; `None` until the server's version is known.
     pub offered: watch::Receiver<Option<DesiredSlices>>,
+    /// How far the maintenance of the node is.
+    pub maintenance: watch::Receiver<MaintenanceStage>,
+    /// The node at the last look.
+    pub views: watch::Receiver<Option<Arc<NodeView>>>,
     /// Becomes true when the agent ends: calls in progress end soon.
     pub draining: watch::Receiver<bool>,
     /// Claims of the API server.
@@ -248,9 +253,12 @@ impl ServiceState {
         self: &Arc<Self>,
         reference: &ClaimReference,
     ) -> Result<(Vec<WireDevice>, ClaimDevices), AgentError> {
+        self.not_in_maintenance(reference)?;
         self.node().await?;
         self.offers_known().await;
         let claim = self.read(reference).await?;
+        // It may have begun while the server was asked.
+        self.not_in_maintenance(reference)?;
         if claim.uid != reference.uid.as_str() {
             return Err(refuse(format!(
                 "claim {reference}: found UID {}, expected {}; the claim was deleted and created again",
@@ -277,6 +285,15 @@ impl ServiceState {
             answer.extend(self.hold(reference, held).await?);
         }
         Ok((answer, devices_of))
+    }
+
+    /// Refuses a new claim for now, if the drivers are to be let go or are.
+    fn not_in_maintenance(&self, reference: &ClaimReference) -> Result<(), AgentError> {
+        let view = self.parts.views.borrow().clone();
+        match self.parts.maintenance.borrow().refuses(&reference.uid, view.as_deref()) {
+            None => Ok(()),
+            Some(why) => Err(retry(format!("claim {reference}: {why}"))),
+        }
     }
 
     /// The claim as the API server has it. A server that is overloaded or away for a moment is asked again: the kubelet's next

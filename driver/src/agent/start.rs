@@ -18,18 +18,22 @@ use tokio::time::timeout;
 use super::arrival::CardArrival;
 use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
 use super::governors::Governors;
+use super::layouts::{self, PolicyInForce, PolicyOutcome};
+use super::maintenance::{MaintenanceParts, MaintenanceStage};
 use super::simulated::ContainerCards;
 use super::store::{NodeStore, told};
 use super::takeover::{NodeSource, OpenNode};
-use super::{tend, unused_pages};
+use super::{restart, tend, unused_pages};
+use crate::checkpoint::MaintenanceFile;
 use crate::hardware::vendors::HostRoots as DriverPlace;
-use crate::hardware::{Hardware, HardwareError, MachineCards, node_spec, read_catalogue, read_policy};
+use crate::hardware::{Hardware, HardwareError, MachineCards, node_spec, read_catalogue};
 use crate::health::HealthBook;
+use crate::kube::node_mark;
 use crate::kube::pod_names::PodNames;
 use crate::kube::{ApiClaims, ApiStatus, ClusterAccess, ConnectError, Connection, EventQueue, Publisher};
 use crate::kubelet::sockets::{SocketError, secure_directory};
 use crate::node::{Access, Dirs, Node, NodeParts, NodeService, OpenError};
-use crate::ports::Publication;
+use crate::ports::{MaintenanceMark, Publication};
 use crate::run::cards::Cards;
 use crate::run::machine::LocalMachine;
 use crate::run::record::sweep;
@@ -107,6 +111,9 @@ pub enum StartError {
     /// The cluster's configuration cannot be used.
     #[error(transparent)]
     Cluster(#[from] ConnectError),
+    /// The program cannot begin anew.
+    #[error("this program cannot begin anew; start the agent again")]
+    Anew(#[source] std::io::Error),
     /// The kernel gives no threads or signals.
     #[error("the runtime cannot be started")]
     Runtime(#[source] std::io::Error),
@@ -123,27 +130,46 @@ pub fn run(settings: AgentSettings) -> Result<(), StartError> {
     // A parent that has them blocked passes that on. Threads that are started later have this thread's mask.
     let ends: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     ends.thread_unblock().map_err(|errno| StartError::Runtime(errno.into()))?;
-    let (opening, arrival) = open(&settings)?;
+    let opened = open(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .map_err(StartError::Runtime)?;
-    let ended = runtime.block_on(serve(settings, opening, arrival));
+    let ended = runtime.block_on(serve(settings, opened));
     // What a cut call leaves is finished or undone at the next start, as after a kill.
     runtime.shutdown_timeout(LAST_CALLS);
-    ended
+    match ended? {
+        AgentEnd::Stopped => Ok(()),
+        AgentEnd::Anew => Err(StartError::Anew(restart::anew())),
+    }
+}
+
+/// Why an agent without a failure ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AgentEnd {
+    /// It was told to.
+    Stopped,
+    /// The program is to begin anew.
+    Anew,
+}
+
+/// What an agent was opened with.
+struct OpenedAgent {
+    node: NodeReceiver,
+    policy: PolicyOutcome,
+    maintenance: MaintenanceStage,
+    arrival: CardArrival,
 }
 
 /// The node's way from the thread that opens it.
 type NodeReceiver = oneshot::Receiver<Result<OpenNode, OpenError>>;
 
-async fn serve(
-    settings: AgentSettings,
-    mut opening: NodeReceiver,
-    arrival: CardArrival,
-) -> Result<(), StartError> {
-    let stop = terminated(arrival).map_err(StartError::Runtime)?;
+async fn serve(settings: AgentSettings, opened: OpenedAgent) -> Result<AgentEnd, StartError> {
+    let OpenedAgent { node: mut opening, policy, maintenance: begins, arrival } = opened;
+    let (restart, restarts) = oneshot::channel();
+    let (ending, ends) = watch::channel(AgentEnd::Stopped);
+    let stop = terminated(arrival, restarts, ending).map_err(StartError::Runtime)?;
     let connection = Connection::open(&settings.cluster).await?;
     tracing::info!(server = connection.server(), node = %settings.node_name, "connected to the cluster");
     let (desired, to_publish) = watch::channel(None);
@@ -162,6 +188,9 @@ async fn serve(
             NodeSource::Awaited(Box::pin(async move { opened(opening.await) }))
         }
     };
+    let (marks, mark) = watch::channel(MaintenanceMark::default());
+    tokio::spawn(node_mark::follow(connection.clone(), settings.node_name.clone(), marks));
+    let file = MaintenanceFile::of(&settings.state);
     let pods: Arc<PodNames> = Arc::default();
     let parts = AgentParts {
         node,
@@ -171,19 +200,30 @@ async fn serve(
         events: Arc::new(EventQueue::start(&connection, settings.node_name.as_str())),
         desired,
         publication,
+        policy,
+        maintenance: Some(MaintenanceParts { mark, file, begins, restart }),
     };
     let ended = composition::run(&settings.agent, parts, stop).await;
     publisher.abort();
-    Ok(ended?)
+    ended?;
+    let end = *ends.borrow();
+    Ok(end)
 }
 
-/// Resolves at SIGTERM or SIGINT, and when there are cards for the agent's next start.
-fn terminated(arrival: CardArrival) -> std::io::Result<impl Future<Output = ()>> {
+/// Resolves at SIGTERM or SIGINT, when there are cards for the agent's next start, and when the program is to begin anew.
+fn terminated(
+    arrival: CardArrival,
+    restarts: oneshot::Receiver<()>,
+    ending: watch::Sender<AgentEnd>,
+) -> std::io::Result<impl Future<Output = ()>> {
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
             _ = term.recv() => {}
             _ = interrupt.recv() => {}
+            Ok(()) = restarts => {
+                ending.send_replace(AgentEnd::Anew);
+            }
             () = arrival.arrived() => {
                 tracing::info!("this machine has a card now: the agent ends, and its next start serves it");
             }
@@ -192,17 +232,22 @@ fn terminated(arrival: CardArrival) -> std::io::Result<impl Future<Output = ()>>
 }
 
 /// Opens the hardware; opens the node on a thread of its own, which may wait for an earlier agent.
-fn open(settings: &AgentSettings) -> Result<(NodeReceiver, CardArrival), StartError> {
+fn open(settings: &AgentSettings) -> Result<OpenedAgent, StartError> {
     for dir in [&settings.state, &settings.cdi] {
         secure_directory(dir)?;
     }
     let state = settings.state.as_path();
     state_dir::check(state)?;
     let catalogue = read_catalogue(settings.hardware.catalogue.as_deref())?;
-    let policy = read_policy(settings.hardware.policy.as_deref())?;
-    let AgentHardware { hardware, catalogue, cards, arrival } = match &settings.hardware.node {
-        Some(node) => simulated(node, catalogue, state)?,
-        None => machine(catalogue, &settings.hardware.driver)?,
+    let PolicyInForce { policy, outcome } = layouts::in_force(settings.hardware.policy.as_deref(), state);
+    let maintenance = MaintenanceStage::of(&MaintenanceFile::of(state));
+    let AgentHardware { hardware, catalogue, cards, arrival } = match (&settings.hardware.node, &maintenance)
+    {
+        (_, MaintenanceStage::Parked(_)) => {
+            AgentHardware::of(&MachineCards::none(catalogue), CardArrival::not_awaited())?
+        }
+        (Some(node), _) => simulated(node, catalogue, state)?,
+        (None, _) => machine(catalogue, &settings.hardware.driver)?,
     };
     let hardware = Hardware { name: settings.node_name.clone(), ..hardware };
     let parts = NodeParts::of(hardware, Arc::new(catalogue), policy, SERVER_UNTIL_KNOWN);
@@ -212,7 +257,11 @@ fn open(settings: &AgentSettings) -> Result<(NodeReceiver, CardArrival), StartEr
         Some(_) => Selinux::ignored(),
         None => Selinux::of_host(&settings.hardware.driver.host),
     };
-    let parts = NodeParts { on_wait, selinux, ..parts };
+    let host = match settings.hardware.node {
+        Some(_) => PathBuf::from("/"),
+        None => settings.hardware.driver.host.clone(),
+    };
+    let parts = NodeParts { on_wait, selinux, host, ..parts };
     let cdi = settings.cdi.clone();
     let dirs = Dirs { state: state.to_owned(), cdi: Some(cdi.clone()) };
     let access = Access::Own(settings.state_wait);
@@ -233,7 +282,7 @@ fn open(settings: &AgentSettings) -> Result<(NodeReceiver, CardArrival), StartEr
     };
     let thread = thread::Builder::new().name("aliquot-open".to_owned());
     thread.spawn(open).map_err(StartError::Runtime)?;
-    Ok((opening, arrival))
+    Ok(OpenedAgent { node: opening, policy: outcome, maintenance, arrival })
 }
 
 /// Opens the node and recovers what an earlier process left.
@@ -289,6 +338,16 @@ struct AgentHardware {
     arrival: CardArrival,
 }
 
+impl AgentHardware {
+    /// The cards of a machine.
+    fn of(machine: &MachineCards, arrival: CardArrival) -> Result<Self, StartError> {
+        let slow = |card: &CardUuid| tracing::info!(%card, "measuring the size of a context takes long");
+        let hardware = Hardware::machine(machine, slow)?;
+        let (catalogue, cards) = (machine.catalogue().clone(), Arc::new(LocalMachine::of(machine)));
+        Ok(Self { hardware, catalogue, cards, arrival })
+    }
+}
+
 fn machine(catalogue: Catalogue, driver: &DriverPlace) -> Result<AgentHardware, StartError> {
     let (machine, arrival) = match MachineCards::open_for_containers(&catalogue, driver) {
         Ok(machine) => (machine, CardArrival::not_awaited()),
@@ -312,14 +371,7 @@ fn machine(catalogue: Catalogue, driver: &DriverPlace) -> Result<AgentHardware, 
     for trouble in machine.backend().trouble() {
         tracing::warn!("{trouble}");
     }
-    let slow = |card: &CardUuid| tracing::info!(%card, "measuring the size of a context takes long");
-    let hardware = Hardware::machine(&machine, slow)?;
-    Ok(AgentHardware {
-        hardware,
-        catalogue: machine.catalogue().clone(),
-        cards: Arc::new(LocalMachine::of(&machine)),
-        arrival,
-    })
+    AgentHardware::of(&machine, arrival)
 }
 
 fn simulated(node: &str, catalogue: Catalogue, state: &Path) -> Result<AgentHardware, StartError> {

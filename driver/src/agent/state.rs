@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use super::composition::AgentPace;
 use super::governors::CardsInUse;
+use super::maintenance::MaintenanceStage;
 use super::observe::ShareUse;
 use super::store::{NodeStore, NodeView};
 use crate::clock;
@@ -40,6 +41,8 @@ pub struct StateInputs {
     pub changed: watch::Receiver<u64>,
     /// What the publisher observed.
     pub publication: watch::Receiver<Publication>,
+    /// How far the maintenance of the node is.
+    pub maintenance: watch::Receiver<MaintenanceStage>,
     /// Becomes true at the stop.
     pub stopped: watch::Receiver<bool>,
     /// What governs cards in use.
@@ -77,12 +80,14 @@ pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
     loop {
         let server = inputs.publication.borrow_and_update().server;
         inputs.changed.mark_unchanged();
+        inputs.maintenance.mark_unchanged();
         let look = look_and_publish(&inputs, &outputs, server, &mut told);
         limited(look, inputs.pace.answer, &outputs).await;
         let settle = tokio::select! {
             () = stop(&mut inputs.stopped) => return,
             () = another_server(&mut inputs.publication, server) => Duration::ZERO,
             Ok(()) = inputs.changed.changed() => DEBOUNCE,
+            Ok(()) = inputs.maintenance.changed() => Duration::ZERO,
             () = tokio::time::sleep(inputs.pace.look) => Duration::ZERO,
         };
         tokio::time::sleep(settle).await;
@@ -119,7 +124,7 @@ async fn look_and_publish(
             news.for_each(|line| tracing::info!("{line}"));
             told.runs = ended;
             let view = Arc::new(view);
-            publish(outputs, &view, server);
+            publish(outputs, &view, server, &inputs.maintenance.borrow());
             govern(inputs, view, &outputs.uses).await;
         }
         Err(error) if error != told.failure => {
@@ -163,10 +168,16 @@ async fn govern(inputs: &StateInputs, view: Arc<NodeView>, uses: &watch::Sender<
     }
 }
 
-fn publish(outputs: &StateOutputs, view: &Arc<NodeView>, server: Option<ServerVersion>) {
-    if server.is_some() {
-        let (slices, counter_stance) = (view.offers.slices.clone(), view.offers.counter_stance);
-        let slices = Some(DesiredSlices { slices, counter_stance });
+fn publish(
+    outputs: &StateOutputs,
+    view: &Arc<NodeView>,
+    server: Option<ServerVersion>,
+    maintenance: &MaintenanceStage,
+) {
+    if let Some(server) = server {
+        let (slices, counter_stance) =
+            (maintenance.slices(&view.offers.slices, server.taints.is_kept()), view.offers.counter_stance);
+        let slices = slices.map(|slices| DesiredSlices { slices, counter_stance });
         outputs.desired.send_if_modified(|desired| {
             let differs = *desired != slices;
             *desired = slices;

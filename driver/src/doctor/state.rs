@@ -1,12 +1,28 @@
-//! Prepared claims have their CDI files: after a reboot the directory is empty until an agent starts.
+//! What the state directory says: prepared claims have their CDI files, which a reboot removes until an agent starts; no
+//! maintenance keeps the drivers closed.
 
 use aliquot_core::id::ClaimUid;
 
 use super::node_root::{NodeObject, NodeRoot};
 use super::{CheckVerdict, Finding, NodePaths};
+use crate::checkpoint::MAINTENANCE;
 
 /// Beginning of the UID of a local run, which has no CDI file.
 const RUN: &str = "run-";
+
+/// The node is in no maintenance.
+pub(super) fn maintenance(site: &NodePaths, root: &NodeRoot) -> Finding {
+    const CHECK: &str = "maintenance";
+    match root.exists(&site.state.join(MAINTENANCE)) {
+        false => Finding::ok(CHECK, "none"),
+        true => Finding::new(
+            CHECK,
+            CheckVerdict::Warning,
+            "the agent has let go of the drivers, and prepares no claims",
+            "uncordon the node when the maintenance is over; its agent then opens them again",
+        ),
+    }
+}
 
 /// Every claim with grants has its CDI file.
 pub(super) fn claims(site: &NodePaths, root: &NodeRoot) -> Finding {

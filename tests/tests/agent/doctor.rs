@@ -382,7 +382,7 @@ fn healthy_node_has_no_finding() {
     let (code, checks) = Patient::healthy().examine();
     let wrong: Vec<_> = checks.iter().filter(|(_, verdict, _)| verdict != "ok").collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!((code, checks.len()), (0, 17));
+    assert_eq!((code, checks.len()), (0, 19));
 }
 
 #[test]

@@ -74,8 +74,20 @@ pub(super) fn plugin(
     kubelet: &FakeKubelet,
     host: &Path,
 ) -> Command {
+    let mut plugin = plugin_without_metrics_address(machine, server, kubelet, host);
+    plugin.args(["--metrics-address", "none"]);
+    plugin
+}
+
+/// As [`plugin`]; the caller adds the address of its metrics.
+pub(super) fn plugin_without_metrics_address(
+    machine: &Machine,
+    server: &FakeApiServer,
+    kubelet: &FakeKubelet,
+    host: &Path,
+) -> Command {
     device_nodes(host);
-    let mut plugin = machine.aliquot("plugin", &["--node-name", "n1", "--metrics-address", "none"]);
+    let mut plugin = machine.aliquot("plugin", &["--node-name", "n1"]);
     plugin.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cdi-dir").arg(machine.dir().join("cdi"));
     plugin.arg("--kubelet-root").arg(kubelet.registry().parent().unwrap()).arg("--host-root").arg(host);
     plugin.stdout(Stdio::null()).stderr(Stdio::null());

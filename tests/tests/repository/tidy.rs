@@ -55,6 +55,7 @@ const ONLY: &[(&str, &[&str])] = &[
         "unsafe {",
         &[
             "driver/backends/",
+            "driver/src/agent/restart.rs",
             "driver/src/agent/unused_pages.rs",
             "driver/src/bin/aliquot.rs",
             "driver/src/cli/demo/tenant.rs",

@@ -172,7 +172,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
             "kube",
         ],
     ),
-    ("doctor", &["selinux", "hardware", "kube", "agent"]),
+    ("doctor", &["selinux", "checkpoint", "hardware", "kube", "agent"]),
     (
         "cli",
         &[
