@@ -25,6 +25,18 @@ struct Needs {
     bytes: u64,
 }
 
+/// Containers mount the shim from the state directory, with what its file system forbids.
+fn no_programs(state: &Path) -> Finding {
+    let found = format!(
+        "{}: found a file system from which no program runs (noexec), expected one that runs them: shims of containers do not \
+         load, and limits are not held",
+        state.display()
+    );
+    let remedy = "name another state directory (--state, the chart's stateDir), on Container-Optimized OS one below \
+                  /var/lib/google";
+    Finding::new("disk", CheckVerdict::Failed, found, remedy)
+}
+
 /// The disks of the agent's directories have room for ten claims.
 pub(super) fn room(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "disk";
@@ -38,6 +50,9 @@ pub(super) fn room(site: &NodePaths, root: &NodeRoot) -> Finding {
     let (mut least, mut full) = (None, Vec::new());
     for need in &needs {
         match found(root, &need.dir) {
+            NodeObject::Here(room) if need.dir == site.state && !room.runs_programs => {
+                return no_programs(&need.dir);
+            }
             NodeObject::Here(room) => {
                 let claims = claims(&room, need.bytes);
                 if claims < CLAIMS {
@@ -92,7 +107,7 @@ mod tests {
 
     #[test]
     fn room_is_what_bytes_and_inodes_allow() {
-        let room = |bytes, inodes| claims(&DiskRoom { bytes, inodes }, 100);
+        let room = |bytes, inodes| claims(&DiskRoom { bytes, inodes, runs_programs: true }, 100);
         assert_eq!(room(999, None), 9);
         assert_eq!(room(1000, Some(INODES * CLAIMS)), CLAIMS);
         assert_eq!(room(100_000, Some(INODES - 1)), 0);

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use nix::sys::statvfs::statvfs;
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::hardware::vendors::resolve_within;
 use crate::selinux::{FileLabels as _, XattrLabels};
@@ -39,6 +39,8 @@ pub(super) struct DiskRoom {
     pub(super) bytes: u64,
     /// Files that can be made; `None`: the file system has no such limit.
     pub(super) inodes: Option<u64>,
+    /// Whether programs and libraries run from there.
+    pub(super) runs_programs: bool,
 }
 
 // === impl NodeObject ===
@@ -116,7 +118,8 @@ impl NodeRoot {
             let found = statvfs(&self.find(dir)?)?;
             let bytes = found.blocks_free().saturating_mul(found.fragment_size());
             let inodes = (found.files() > 0).then(|| found.files_free());
-            Ok(DiskRoom { bytes, inodes })
+            let runs_programs = !found.flags().contains(FsFlags::ST_NOEXEC);
+            Ok(DiskRoom { bytes, inodes, runs_programs })
         };
         NodeObject::of(read())
     }

@@ -9,14 +9,40 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use aliquot_tests::command_line::{Ran, ran};
+use serde_json::{Value, json};
 
 /// Values of a rendering, and its committed result.
 const RENDERED: [(&str, &str); 2] = [
     ("deploy/manifests/values.yaml", "deploy/manifests/aliquot.yaml"),
     ("tests/golden/chart/values.yaml", "tests/golden/chart/all.yaml"),
+];
+
+/// Values for clusters of which docs/user/cluster.md has a row, and what the chart then has.
+const CLUSTERS: [(&str, &[&str]); 5] = [
+    (
+        r#"{"openshift": {"enabled": true}, "createNamespace": true}"#,
+        &["name: system:openshift:scc:privileged", "pod-security.kubernetes.io/enforce: privileged"],
+    ),
+    (
+        r#"{"podMonitor": {"enabled": true, "apiVersion": "monitoring.googleapis.com/v1"}}"#,
+        &["kind: PodMonitoring\n", "\n  endpoints:\n  - port: metrics\n"],
+    ),
+    (
+        r#"{"podMonitor": {"enabled": true, "apiVersion": "azmonitoring.coreos.com/v1"}}"#,
+        &["apiVersion: azmonitoring.coreos.com/v1\nkind: PodMonitor\n", "\n  podMetricsEndpoints:\n"],
+    ),
+    (
+        r#"{"networkPolicy": {"apiServerPorts": [7443], "dnsPorts": [53]}}"#,
+        &["  - ports:\n    - {protocol: TCP, port: 7443}\n  - ports:\n    - {protocol: UDP, port: 53}\n"],
+    ),
+    (
+        r#"{"networkPolicy": {"apiServerPorts": [6443], "dnsPorts": []}}"#,
+        &["  egress:\n  - ports:\n    - {protocol: TCP, port: 6443}\n---"],
+    ),
 ];
 
 /// Nodes with their classes in each file of the chart.
@@ -50,6 +76,11 @@ fn aliquot(words: &[&str]) -> String {
 
 /// Helm's engine, built once into the target directory; `None`, with the reason printed: this machine cannot build it.
 fn helm() -> Option<PathBuf> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    BUILT.get_or_init(build_helm).clone()
+}
+
+fn build_helm() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("aliquot-helm");
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&program).arg(".").current_dir(root().join("tests/helm"));
@@ -69,13 +100,98 @@ fn helm() -> Option<PathBuf> {
     }
 }
 
+/// The chart with the values of a file.
+fn rendered(helm: &Path, values: &Path) -> Output {
+    Command::new(helm).arg(root().join("deploy/helm/aliquot")).arg(values).output().unwrap()
+}
+
+/// Why the chart refuses values, which are JSON; `None`: it takes them.
+fn refusal(helm: &Path, values: &Value) -> Option<String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), values.to_string()).unwrap();
+    let output = rendered(helm, file.path());
+    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn chart_refuses_typing_errors_in_policies_by_line() {
+    let Some(helm) = helm() else { return };
+    for (policy, says) in [
+        ("[[rules]]\nlayout = \"whole\"", "line 1: found `[[rules]]`, expected [[rule]], [[slot]]"),
+        ("\n\n# x\n[[rule]]\nmodle = \"*\"", "line 5: found `modle = \"*\"`, expected one of the fields"),
+        ("default = \"hole\"", "line 1: found `default = \"hole\"`, expected a layout: auto, whole, shared"),
+        ("default = \"whole\"\n  layout='hole'", "line 2: found `layout='hole'`, expected a layout"),
+        ("default \"whole\"", "line 1: found `default \"whole\"`, expected default = VALUE"),
+    ] {
+        let why = refusal(&helm, &json!({ "policy": policy })).unwrap();
+        assert!(why.contains(says), "{policy}: {why}");
+        assert!(aliquot_core::offer::text::parse(policy).is_err(), "{policy}: the agent takes it");
+    }
+    // What the agent takes, the chart takes as well.
+    let page = text("docs/user/policy-files.md");
+    let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
+    let files = ["policy", "slots", "split-policy", "impossible-policy"];
+    let files = files.map(|name| text(&format!("tests/golden/input/{name}.toml")));
+    let written = [
+        "",
+        "[ default ] # of all\r\nlayout = 'shared'\r\n",
+        "default.layout = \"shared\"\n\"evict\" = [\n  \"lost\",\n]\n",
+        "rule = [{ model = \"*\", layout = \"whole\" }]\n",
+        "[[rule]]\nindex = [\n  0,\n  1,\n]\nlayout = \"whole\"\n",
+        "[[ \"rule\" ]]\nmodel = \"\"\"*\"\"\"\nlayout = \"\"\"whole\"\"\"\n",
+    ];
+    for policy in written.map(str::to_owned).into_iter().chain(files).chain([example]) {
+        aliquot_core::offer::text::parse(&policy).unwrap();
+        assert_eq!(refusal(&helm, &json!({ "policy": policy })), None, "{policy}");
+    }
+}
+
+#[test]
+fn schema_of_the_chart_knows_every_value() {
+    let schema: Value = serde_json::from_str(&text("deploy/helm/aliquot/values.schema.json")).unwrap();
+    let known: BTreeSet<&str> =
+        schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+    let values = text("deploy/helm/aliquot/values.yaml");
+    let is_name = |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase());
+    let written = values.lines().filter(is_name).filter_map(|line| line.split(':').next());
+    assert_eq!(written.chain(["global"]).collect::<BTreeSet<&str>>(), known);
+    let Some(helm) = helm() else { return };
+    for (values, says) in [
+        (json!({"polcy": ""}), "'polcy' not allowed"),
+        (json!({"policy": {"default": "whole"}}), "/policy"),
+        (json!({"logVerbosity": "debgu"}), "/logVerbosity"),
+        (json!({"metricsPort": 94_650}), "/metricsPort"),
+        (json!({"stateDir": "var/lib/aliquot"}), "/stateDir"),
+        (json!({"ascend": {"enable": true}}), "'enable' not allowed"),
+    ] {
+        let why = refusal(&helm, &values);
+        assert!(why.as_ref().is_some_and(|why| why.contains(says)), "{values}: {why:?}");
+    }
+}
+
+#[test]
+fn chart_has_what_managed_clusters_need() {
+    let Some(helm) = helm() else { return };
+    for (values, says) in CLUSTERS {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), values).unwrap();
+        let output = rendered(&helm, file.path());
+        let manifest = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{values}: {}", String::from_utf8_lossy(&output.stderr));
+        for part in says {
+            assert!(manifest.contains(part), "{values}: `{part}` is not in:\n{manifest}");
+        }
+    }
+    // Off by default: a cluster without the operator or OpenShift's API refuses such objects.
+    let manifest = text("deploy/manifests/aliquot.yaml");
+    assert!(!manifest.contains("PodMonitor") && !manifest.contains("openshift"), "{manifest}");
+}
+
 #[test]
 fn chart_renders_as_committed() {
     let Some(helm) = helm() else { return };
     for (values, committed) in RENDERED {
-        let mut command = Command::new(&helm);
-        command.arg(root().join("deploy/helm/aliquot")).arg(root().join(values));
-        let output = command.output().unwrap();
+        let output = rendered(&helm, &root().join(values));
         assert!(output.status.success(), "{values}: {}", String::from_utf8_lossy(&output.stderr));
         let rendered = format!("{HEADER}{}", String::from_utf8(output.stdout).unwrap());
         if std::env::var("ALIQUOT_GOLDEN").is_ok_and(|mode| mode == "write") {
@@ -180,7 +296,7 @@ fn agent_may_do_no_more_than_it_does() {
             "[resourceclaims/status] [patch]",
             "[resourceclaims/driver] [\"associated-node:patch\"]",
             "[resourceslices] [get, list, watch, create, update, delete]",
-            "[nodes] [get]",
+            "[nodes] [get, list, watch]",
             "[events] [create, patch]",
         ]
     );
