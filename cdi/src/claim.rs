@@ -4,9 +4,10 @@
 //! so each device carries all that its share needs. Any of them may meet in one container: their edits are merged against
 //! each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::edits::Edit;
@@ -103,9 +104,31 @@ impl ClaimSpec {
         &self.text
     }
 
+    /// Every path of the host that the file names: device nodes and sources of mounts, each once.
+    #[must_use]
+    pub fn host_paths(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        // The text was made from a value of the same shape, so that it can be read.
+        if let Ok(value) = serde_json::from_str::<Value>(&self.text) {
+            add_host_paths(&value, &mut found);
+        }
+        found
+    }
+
     /// The names that a runtime resolves, one a device, in the order of the file.
     pub fn qualified_names(&self) -> impl Iterator<Item = &QualifiedName> {
         self.names.iter()
+    }
+}
+
+fn add_host_paths(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(values) => values.iter().for_each(|value| add_host_paths(value, found)),
+        Value::Object(fields) => {
+            found.extend(fields.get("hostPath").and_then(Value::as_str).map(str::to_owned));
+            fields.values().for_each(|value| add_host_paths(value, found));
+        }
+        _ => {}
     }
 }
 

@@ -95,6 +95,8 @@ pub struct NodeParts {
     pub gauge: Option<Arc<dyn ContextGauge>>,
     /// SELinux of the host: whether files of containers are labelled.
     pub selinux: Selinux,
+    /// Where the host's root is seen, of which CDI files name paths.
+    pub host: PathBuf,
     /// Called with the process that holds the lock, after a wait of a second.
     pub on_wait: fn(&LockHolder),
 }
@@ -232,6 +234,7 @@ impl NodeParts {
                 HardwareKind::Machine => Selinux::of_host(Path::new("/")),
                 HardwareKind::Simulated => Selinux::ignored(),
             },
+            host: PathBuf::from("/"),
             on_wait: |_| {},
         }
     }

@@ -16,6 +16,7 @@
 
 pub(crate) mod decode;
 mod execute;
+pub(crate) mod host_paths;
 mod preload;
 mod settings;
 mod shims;

@@ -191,6 +191,7 @@ impl Local {
             disk: Disk::default(),
             gauge: None,
             selinux: Selinux::ignored(),
+            host: "/".into(),
             on_wait: |_| {},
         };
         let (node, recovery) = Node::open(parts, &Dirs::in_state(self.state()), access).unwrap();

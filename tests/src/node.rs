@@ -130,6 +130,7 @@ impl World {
             disk,
             gauge: None,
             selinux: Selinux::ignored(),
+            host: "/".into(),
             on_wait: |_| {},
         }
     }

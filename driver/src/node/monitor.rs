@@ -13,7 +13,7 @@ use aliquot_core::ports::{BackendError, DeviceAccess};
 
 use super::Node;
 use super::site::Site;
-use crate::prepare::{PrepareError, PreparedClaim, PreparedDevice, access_edits};
+use crate::prepare::{PrepareError, PreparedClaim, PreparedDevice, access_edits, host_paths};
 
 /// End of the name of a file for monitoring.
 pub(super) const SUFFIX: &str = "-admin";
@@ -79,6 +79,8 @@ impl Site {
             });
         }
         let spec = builder.build().map_err(|e| wrong(&e))?;
+        host_paths::check(&spec, &self.parts.host)
+            .map_err(|source| PrepareError::Hardware { claim: name.clone(), source: Box::new(source) })?;
         let failed = |source| PrepareError::Cdi { claim: name.clone(), source: Box::new(source) };
         self.cdi.write(&spec).map_err(failed)?;
         self.monitors.lock().insert(uid.clone(), spec);

@@ -100,6 +100,7 @@ impl Site {
             shim: self.parts.shim,
             shims: self.shims.as_ref(),
             selinux: &self.parts.selinux,
+            host: &self.parts.host,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aliquot_cdi::{
     CdiDir, ClaimSpec, ClaimSpecBuilder, Edit, EnvName, EnvValue, Mount, Owner, PlainPath, edits,
@@ -16,7 +16,7 @@ use aliquot_core::ports::{
     BackendError, DeviceAccess, DeviceBackend, LivePartition, MountContent, PartitionAt,
 };
 
-use super::{PrepareError, PreparedClaim, PreparedDevice, ShimCopies, preload};
+use super::{PrepareError, PreparedClaim, PreparedDevice, ShimCopies, host_paths, preload};
 use crate::checkpoint::{ClaimKind, PartitionProgress};
 use crate::config::GRANTS_VARIABLE;
 use crate::disk::{Disk, Mode};
@@ -38,6 +38,8 @@ pub(crate) struct Hands<'a> {
     /// The shim that containers load.
     pub(crate) shim: &'static [u8],
     pub(crate) selinux: &'a Selinux,
+    /// Where the host's root is seen.
+    pub(crate) host: &'a Path,
 }
 
 /// What came of a plan.
@@ -273,6 +275,8 @@ fn ensure_cdi(
     if fs::read(&path).is_ok_and(|found| found == spec.text().as_bytes()) {
         return Ok((prepared, StepEffect::Needless));
     }
+    host_paths::check(&spec, hands.host)
+        .map_err(|source| PrepareError::Hardware { claim: plan.name.clone(), source: Box::new(source) })?;
     let stopped = |source| PrepareError::Grant {
         claim: plan.name.clone(),
         verb: "write",

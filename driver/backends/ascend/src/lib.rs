@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::catalogue::{CardModel, Catalogue};
+use aliquot_core::disposition::Disposition;
 use aliquot_core::health::{Codes as _, Meaning};
 use aliquot_core::id::{CardUuid, TemplateName, Vendor};
 use aliquot_core::partition::Part;
@@ -474,12 +475,23 @@ impl DeviceBackend for AscendNode {
                 (NpuAccess::Vnpu(live.handle.id), live.handle.uuid)
             }
         };
-        let nodes = access::nodes(&self.site.root, reached).map_err(|missing| BackendError::Vendor {
-            what: format!("device nodes of card {card}"),
-            code: 0,
-            message: format!(
-                "found no {missing}, expected a device node: load the driver, or mount the host's /dev"
-            ),
+        // The driver makes the nodes of a vNPU after the vNPU, and all of them anew when it is loaded.
+        let mut tries = if matches!(reached, NpuAccess::Vnpu(_)) { TRIES } else { 0 };
+        let found = loop {
+            match access::nodes(&self.site.root, reached) {
+                Err(_) if tries > 0 => {
+                    tries -= 1;
+                    std::thread::sleep(WAIT);
+                }
+                found => break found,
+            }
+        };
+        let nodes = found.map_err(|missing| BackendError::NotOnHost {
+            what: format!("card {card}: device node {missing}"),
+            found: "none".to_owned(),
+            expected: "a character device".to_owned(),
+            remedy: "load the driver, or mount the host's /dev; it is looked for again".to_owned(),
+            disposition: Disposition::Retry,
         })?;
         // The image has its own LD_LIBRARY_PATH, which a constant would replace.
         let environment = Vec::new();

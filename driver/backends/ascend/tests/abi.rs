@@ -15,6 +15,7 @@ use std::time::Duration;
 use aliquot_backend_ascend::{AscendNode, OpenError, Site};
 use aliquot_core::card::{Card, Health, Listing};
 use aliquot_core::catalogue::Catalogue;
+use aliquot_core::disposition::Disposition;
 use aliquot_core::health::Cause;
 use aliquot_core::id::TemplateName;
 use aliquot_core::partition::{Part, PlacementName};
@@ -220,8 +221,30 @@ fn access_names_the_vnpu_and_the_shared_nodes() {
     let whole = node.access(&card.uuid, &Part::Card).unwrap();
     assert_eq!((whole.nodes[0].container.as_str(), &whole.visible_uuid), ("/dev/davinci1", &card.uuid));
     fs::remove_file(bench.dir.path().join("dev/davinci_manager")).unwrap();
-    let missing = node.access(&card.uuid, &Part::Card).unwrap_err().to_string();
-    assert!(missing.contains("dev/davinci_manager, expected a device node"), "{missing}");
+    let missing = node.access(&card.uuid, &Part::Card).unwrap_err();
+    assert_eq!(missing.disposition(), Disposition::Retry);
+    let missing = missing.to_string();
+    assert!(missing.contains("dev/davinci_manager: found none, expected a character device"), "{missing}");
+    assert!(missing.contains("it is looked for again"), "{missing}");
+}
+
+/// The driver makes a vNPU's node a moment after the vNPU.
+#[test]
+fn late_node_of_a_vnpu_is_waited_for() {
+    let bench = Bench::new(&two_310p());
+    let node = bench.open();
+    let card = node.discover().unwrap().cards[1].clone();
+    let quarter = at(&card, "vir02", "vg1");
+    node.create_partition(&quarter).unwrap();
+    let file = bench.dir.path().join("dev/vdavinci118");
+    fs::remove_file(&file).unwrap();
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        std::os::unix::fs::symlink("/dev/null", file).unwrap();
+    });
+    let access = node.access(&card.uuid, &quarter.part()).unwrap();
+    assert_eq!(access.nodes[0].container, "/dev/davinci118");
+    late.join().unwrap();
 }
 
 #[test]
