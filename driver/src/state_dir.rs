@@ -5,7 +5,8 @@
 //!
 //! | entries | expected |
 //! |---|---|
-//! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `maintenance`, `policy`, `policy.refused`, `xids` | files |
+//! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `xids` | files |
+//! | `maintenance`, `policy`, `policy.refused` | files |
 //! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `runs` | directories |
 //!
 //! Files are then opened by the descriptor of their directory ([`mod@file`]), and locks are awaited for a bounded time
