@@ -117,9 +117,19 @@ impl Fleet {
     /// Slices, classes and claims as one YAML text, as written for `kubectl`.
     #[must_use]
     pub fn yaml(&self, claims: &[ResourceClaim]) -> String {
+        yaml(self.objects(claims))
+    }
+
+    /// The same as one list in JSON, as `kubectl get` prints it.
+    #[must_use]
+    pub fn json(&self, claims: &[ResourceClaim]) -> String {
+        let items: Vec<Value> = self.objects(claims).collect();
+        format!("{:#}", serde_json::json!({"apiVersion": "v1", "items": items, "kind": "List"}))
+    }
+
+    fn objects(&self, claims: &[ResourceClaim]) -> impl Iterator<Item = Value> {
         let claims = claims.iter().map(|claim| Object::Claim(claim).json());
-        let objects = self.slices_json().into_iter().chain(self.classes_json()).chain(claims);
-        yaml(objects)
+        self.slices_json().into_iter().chain(self.classes_json()).chain(claims)
     }
 }
 

@@ -42,6 +42,8 @@ use aliquot_core::dra::{
 };
 use aliquot_core::quantity::Quantity;
 
+use tree::Piece;
+
 pub(crate) use documents::version_of;
 pub(crate) use field::nearest;
 pub use placement::{
@@ -239,10 +241,11 @@ impl Reader {
             self.fault(1, format!("is {found} bytes long; at most {TEXT_BYTES_MAX} are read"));
             return;
         }
-        for document in tree::Documents::of(text) {
-            match document {
-                Ok(node) if node.is_null() => {}
-                Ok(node) => self.document(&node),
+        for piece in tree::Pieces::of(text) {
+            match piece {
+                Ok(Piece::Document(node)) if node.is_null() => {}
+                Ok(Piece::Document(node)) => self.document(&node),
+                Ok(Piece::Item(node)) => self.item(&node),
                 Err(error) => self.fault(error.line, error.to_string()),
             }
         }

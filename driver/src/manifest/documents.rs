@@ -71,6 +71,11 @@ impl Reader {
         self.object(node, Origin::Manifest);
     }
 
+    /// Takes one item of a list, before the list.
+    pub(super) fn item(&mut self, node: &YamlNode<'_>) {
+        self.object(node, Origin::Dump);
+    }
+
     fn object(&mut self, node: &YamlNode<'_>, origin: Origin) {
         let text = |key| node.get(key).and_then(YamlNode::text).unwrap_or_default();
         let (api, kind) = (text("apiVersion"), text("kind"));

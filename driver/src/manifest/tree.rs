@@ -1,15 +1,21 @@
-//! Text → tree: YAML or JSON as nodes that know their line, and nothing about Kubernetes.
+//! Text → tree: YAML or JSON as nodes that know their line, and nothing about Kubernetes but the form of a list.
+//!
+//! ```text
+//!          ┌─ begins with { or [ ─▶ json ──┬─▶ items of a list, one by one ─▶ the list without them
+//!   text ──┤                        │ not  └─▶ a document
+//!          └─ else ───────▶ yaml ◀──┘ JSON
+//! ```
 //!
 //! The text may be hostile. Depth, the nodes that aliases may bring, and the size of the text are bounded; a key that
 //! appears twice is an error, and so is an alias that stands inside what it names. Scalars stay as written: whether
 //! `1e9` is a number or a quantity is for the field to say.
 
+mod json;
 mod scalar;
+mod yaml;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span};
+use std::collections::BTreeSet;
 
 use scalar::is_null;
 
@@ -17,8 +23,6 @@ pub(super) use scalar::{Plain, plain};
 
 /// Deeper nesting is refused: the API nests to about 16, and readers recurse.
 const DEPTH_MAX: usize = 64;
-/// Nodes that aliases and merge keys may add to a text; stops the kind of file that doubles with every line.
-const ALIASED_NODES_MAX: usize = 200_000;
 /// Up to here, finding a key twice is cheaper by comparing each with each.
 const SMALL_MAP: usize = 12;
 
@@ -61,205 +65,132 @@ pub(super) struct TreeError {
     what: String,
 }
 
-/// The documents of a text, one after another; ends at the first error.
-pub(super) struct Documents<'a> {
-    events: Parser<'a, serde_saphyr::granit_parser::StrInput<'a>>,
-    aliased: usize,
-    ended: bool,
+/// What a text holds, in its order.
+#[derive(Debug, PartialEq)]
+pub(super) enum Piece<'a> {
+    /// An item of a list of objects; the list follows its items.
+    Item(YamlNode<'a>),
+    /// A document. A list of objects whose items were handed out has none left.
+    Document(YamlNode<'a>),
 }
 
-/// A document under construction.
-struct Builder<'a> {
-    open: Vec<OpenContainer<'a>>,
-    anchors: BTreeMap<usize, YamlNode<'a>>,
-    aliased: usize,
+/// The pieces of a text, one after another; ends at the first error.
+pub(super) struct Pieces<'a> {
+    text: &'a str,
+    state: ReadState<'a>,
 }
 
-/// A container without its end yet.
-struct OpenContainer<'a> {
-    line: usize,
-    anchor: usize,
-    kind: OpenKind<'a>,
-}
-
-enum OpenKind<'a> {
-    List(Vec<YamlNode<'a>>),
-    Map {
-        entries: Vec<MapEntry<'a>>,
-        /// Read, and its value is not.
-        key: Option<(Cow<'a, str>, usize, Style)>,
-        /// `<<`, which is no entry.
-        merges: Vec<MapEntry<'a>>,
+enum ReadState<'a> {
+    /// Before a document, at a byte of the text that is in this line.
+    Before {
+        at: usize,
+        line: usize,
     },
+    /// In a document that begins as JSON does.
+    Json {
+        pieces: json::Pieces<'a>,
+        at: usize,
+        line: usize,
+        given: ItemsGiven,
+    },
+    /// In YAML, up to the end of the text.
+    Yaml(Box<yaml::Pieces<'a>>),
+    Ended,
 }
 
-// === impl Documents ===
+/// Whether items of the document being read were handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ItemsGiven {
+    None,
+    Some,
+}
 
-impl<'a> Documents<'a> {
+// === impl Pieces ===
+
+impl<'a> Pieces<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        let mut options = Options::default();
-        options.set_emit_comments(false);
-        options.flow_nesting_limit = DEPTH_MAX;
-        options.block_nesting_limit = 2 * DEPTH_MAX;
-        Self { events: Parser::new_from_str_with_options(text, options), aliased: 0, ended: false }
+        Self { text, state: ReadState::Before { at: 0, line: 1 } }
     }
 
-    fn document(&mut self) -> Result<Option<YamlNode<'a>>, TreeError> {
-        let mut builder = Builder { open: Vec::new(), anchors: BTreeMap::new(), aliased: self.aliased };
-        let mut root = None;
+    fn read(&mut self) -> Result<Option<Piece<'a>>, TreeError> {
         loop {
-            let Some(next) = self.events.next() else { return Ok(None) };
-            let (event, span) = next.map_err(|error| TreeError::scan(&error))?;
-            match event {
-                Event::StreamEnd => return Ok(None),
-                Event::DocumentEnd => {
-                    self.aliased = builder.aliased;
-                    return Ok(root);
+            match &mut self.state {
+                ReadState::Ended => return Ok(None),
+                ReadState::Yaml(pieces) => return pieces.next(),
+                ReadState::Before { at, line } => {
+                    let (at, line) = (*at, *line);
+                    let rest = self.text.get(at..).unwrap_or_default();
+                    let begin = rest.trim_start_matches('\u{feff}').trim_ascii_start();
+                    self.state = if begin.starts_with(['{', '[']) {
+                        let skipped = rest.len() - begin.len();
+                        let lines = rest.bytes().take(skipped).filter(|byte| *byte == b'\n').count();
+                        let pieces = json::Pieces::of(self.text, at + skipped, line + lines);
+                        ReadState::Json {
+                            pieces,
+                            at: at + skipped,
+                            line: line + lines,
+                            given: ItemsGiven::None,
+                        }
+                    } else {
+                        ReadState::Yaml(Box::new(yaml::Pieces::of(rest, line)))
+                    };
                 }
-                event => {
-                    if let Some(node) = builder.take(event, span)? {
-                        root = Some(node);
+                ReadState::Json { pieces, at, line, given } => match pieces.next() {
+                    Ok(Piece::Item(node)) => {
+                        *given = ItemsGiven::Some;
+                        return Ok(Some(Piece::Item(node)));
                     }
-                }
+                    Ok(Piece::Document(node)) => {
+                        let rest = pieces.rest().map(|(at, line)| ReadState::Before { at, line });
+                        self.state = rest.unwrap_or(ReadState::Ended);
+                        return Ok(Some(Piece::Document(node)));
+                    }
+                    Err(json::Fault::Syntax(error)) if *given == ItemsGiven::None => {
+                        let (at, line) = (*at, *line);
+                        return self.json_or_yaml(at, line, error);
+                    }
+                    Err(json::Fault::Syntax(error) | json::Fault::Final(error)) => return Err(error),
+                },
             }
         }
     }
+
+    /// Reads as YAML what begins as JSON does and is none: `{a: 1}`. If it is no YAML either, what follows the bracket
+    /// says which of the two was meant.
+    fn json_or_yaml(
+        &mut self,
+        at: usize,
+        line: usize,
+        error: TreeError,
+    ) -> Result<Option<Piece<'a>>, TreeError> {
+        let rest = self.text.get(at..).unwrap_or_default();
+        let mut pieces = Box::new(yaml::Pieces::of(rest, line));
+        let first = pieces.next();
+        self.state = ReadState::Yaml(pieces);
+        let within = rest.get(1..).unwrap_or_default().trim_ascii_start();
+        match first {
+            Err(_) if !within.starts_with(char::is_alphanumeric) => Err(error),
+            first => first,
+        }
+    }
 }
 
-impl<'a> Iterator for Documents<'a> {
-    type Item = Result<YamlNode<'a>, TreeError>;
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Result<Piece<'a>, TreeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
+        let next = self.read();
+        if !matches!(next, Ok(Some(_))) {
+            self.state = ReadState::Ended;
         }
-        let next = self.document();
-        self.ended = !matches!(next, Ok(Some(_)));
         next.transpose()
     }
 }
 
-// === impl Builder ===
-
-impl<'a> Builder<'a> {
-    /// Takes one event; the answer is the root, once it is whole.
-    fn take(&mut self, event: Event<'a>, span: Span) -> Result<Option<YamlNode<'a>>, TreeError> {
-        let line = span.start.line();
-        match event {
-            Event::Scalar(text, style, anchor, _) => {
-                let style = if style == ScalarStyle::Plain { Style::Plain } else { Style::Quoted };
-                self.complete(YamlNode { line, value: Value::Scalar(text, style) }, anchor)
-            }
-            Event::SequenceStart(_, anchor, _) => self.begin(line, anchor, OpenKind::List(Vec::new())),
-            Event::MappingStart(_, anchor, _) => {
-                self.begin(line, anchor, OpenKind::Map { entries: Vec::new(), key: None, merges: Vec::new() })
-            }
-            Event::SequenceEnd | Event::MappingEnd => self.end(line),
-            Event::Alias(anchor) => {
-                let Some(node) = self.anchors.get(&anchor).cloned() else {
-                    return Err(TreeError::at(line, "an alias stands inside the value it names: a cycle"));
-                };
-                self.charge(&node, line)?;
-                self.complete(node, 0)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn begin(
-        &mut self,
-        line: usize,
-        anchor: usize,
-        kind: OpenKind<'a>,
-    ) -> Result<Option<YamlNode<'a>>, TreeError> {
-        if self.open.len() >= DEPTH_MAX {
-            return Err(TreeError::at(line, format!("nested deeper than {DEPTH_MAX} levels")));
-        }
-        if let Some(OpenContainer { kind: OpenKind::Map { key: None, .. }, .. }) = self.open.last() {
-            return Err(TreeError::at(line, "a key is a list or a map; expected text"));
-        }
-        self.open.push(OpenContainer { line, anchor, kind });
-        Ok(None)
-    }
-
-    fn end(&mut self, line: usize) -> Result<Option<YamlNode<'a>>, TreeError> {
-        let Some(open) = self.open.pop() else { return Err(TreeError::at(line, "unbalanced end")) };
-        let value = match open.kind {
-            OpenKind::List(items) => Value::List(items),
-            OpenKind::Map { entries, merges, .. } => Value::Map(self.finish_map(entries, merges)?),
-        };
-        self.complete(YamlNode { line: open.line, value }, open.anchor)
-    }
-
-    /// Puts a whole node where it belongs: into the innermost container, or out as the root.
-    fn complete(&mut self, node: YamlNode<'a>, anchor: usize) -> Result<Option<YamlNode<'a>>, TreeError> {
-        if anchor != 0 {
-            self.charge(&node, node.line)?;
-            self.anchors.insert(anchor, node.clone());
-        }
-        match self.open.last_mut().map(|open| &mut open.kind) {
-            None => return Ok(Some(node)),
-            Some(OpenKind::List(items)) => items.push(node),
-            Some(OpenKind::Map { entries, key, merges }) => match key.take() {
-                // In quotes it is a key like any other.
-                Some((key, line, Style::Plain)) if key == "<<" => {
-                    merges.push(MapEntry { key, line, value: node });
-                }
-                Some((key, line, _)) => entries.push(MapEntry { key, line, value: node }),
-                None => match node.value {
-                    Value::Scalar(text, style) => *key = Some((text, node.line, style)),
-                    _ => return Err(TreeError::at(node.line, "a key is a list or a map; expected text")),
-                },
-            },
-        }
-        Ok(None)
-    }
-
-    fn finish_map(
-        &mut self,
-        mut entries: Vec<MapEntry<'a>>,
-        merges: Vec<MapEntry<'a>>,
-    ) -> Result<Vec<MapEntry<'a>>, TreeError> {
-        if let Some(again) = twice(&merges) {
-            return Err(TreeError::at(again.line, "the key `<<` appears twice"));
-        }
-        for merge in merges {
-            self.merge(&mut entries, merge)?;
-        }
-        match twice(&entries) {
-            Some(entry) => Err(TreeError::at(entry.line, format!("the key `{}` appears twice", entry.key))),
-            None => Ok(entries),
-        }
-    }
-
-    /// `<<`: the entries of another map, or of several, where the map has none of its own.
-    fn merge(&mut self, entries: &mut Vec<MapEntry<'a>>, merge: MapEntry<'a>) -> Result<(), TreeError> {
-        let sources = match merge.value.value {
-            Value::List(items) => items,
-            _ => vec![merge.value],
-        };
-        for source in sources {
-            let Value::Map(more) = source.value else {
-                return Err(TreeError::at(merge.line, "`<<` merges maps; found something else"));
-            };
-            for entry in more {
-                if !entries.iter().any(|e| e.key == entry.key) {
-                    self.charge(&entry.value, merge.line)?;
-                    entries.push(entry);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn charge(&mut self, node: &YamlNode<'_>, line: usize) -> Result<(), TreeError> {
-        self.aliased = self.aliased.saturating_add(node.count());
-        if self.aliased > ALIASED_NODES_MAX {
-            let what = format!("aliases bring more than {ALIASED_NODES_MAX} values into the text");
-            return Err(TreeError::at(line, what));
-        }
-        Ok(())
-    }
+/// Whether a document without its items is a list of objects, whose items stand for themselves.
+fn is_list(root: &YamlNode<'_>) -> bool {
+    let text = |key| root.get(key).and_then(YamlNode::text).unwrap_or_default();
+    !text("apiVersion").is_empty() && text("kind").ends_with("List")
 }
 
 fn twice<'e, 'a>(entries: &'e [MapEntry<'a>]) -> Option<&'e MapEntry<'a>> {
@@ -340,79 +271,14 @@ impl TreeError {
         Self { line, what: what.into() }
     }
 
-    fn scan(error: &ScanError) -> Self {
-        Self::at(error.marker().line(), format!("not YAML or JSON: {}", error.info()))
+    fn too_deep(line: usize) -> Self {
+        Self::at(line, format!("nested deeper than {DEPTH_MAX} levels"))
+    }
+
+    fn key_twice(entry: &MapEntry<'_>) -> Self {
+        Self::at(entry.line, format!("the key `{}` appears twice", cut(&entry.key)))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all(text: &str) -> Result<Vec<YamlNode<'_>>, TreeError> {
-        Documents::of(text).collect()
-    }
-
-    fn error(text: &str) -> String {
-        match all(text) {
-            Err(error) => format!("{}: {error}", error.line),
-            Ok(nodes) => panic!("read as {nodes:?}"),
-        }
-    }
-
-    #[test]
-    fn documents_come_one_by_one_with_their_lines() {
-        let nodes = all("a: 1\nb:\n- x\n---\n# nothing\n---\nc: {d: \"2\"}\n").unwrap();
-        assert_eq!(nodes.len(), 3);
-        assert_eq!(nodes[0].get("b").unwrap().line, 3);
-        assert!(nodes[1].is_null());
-        assert_eq!(nodes[2].get("c").unwrap().get("d").unwrap().text(), Some("2"));
-    }
-
-    #[test]
-    fn json_is_read_by_the_same_door() {
-        let nodes = all("{\n\t\"a\": [1, true, null, \"x\\u00e9\"],\n\t\"b\": \"\\/\"}").unwrap();
-        assert_eq!(nodes[0].get("b").unwrap().text(), Some("/"));
-    }
-
-    #[test]
-    fn a_key_that_appears_twice_is_an_error_in_small_and_large_maps() {
-        assert!(error("a: 1\nb: 2\na: 3\n").contains("3: the key `a` appears twice"));
-        let many: String = (0..40).map(|i| format!("k{i}: 1\n")).collect();
-        assert!(error(&format!("{many}k7: 2\n")).contains("41: the key `k7` appears twice"));
-    }
-
-    #[test]
-    fn aliases_are_copied_within_a_bound() {
-        let nodes = all("a: &x {n: 1}\nb: *x\nc:\n  <<: *x\n  m: 2\n").unwrap();
-        assert_eq!(nodes[0].get("b").unwrap().get("n").unwrap().text(), Some("1"));
-        assert_eq!(nodes[0].get("c").unwrap().get("n").unwrap().text(), Some("1"));
-        let nodes = all("a: &x {n: 1}\nc:\n  '<<': *x\n  \"n\": 2\n").unwrap();
-        assert!(nodes[0].get("c").unwrap().get("<<").is_some(), "in quotes it is a key");
-        assert!(error("a: &x {n: 1}\nc:\n  <<: *x\n  <<: *x\n").contains("4: the key `<<` appears twice"));
-        assert!(error("a: {<<: 1}\n").contains("merges maps"));
-        let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
-        for i in 1..12 {
-            let list = vec![format!("*a{}", i - 1); 10].join(",");
-            bomb.push_str(&format!("a{i}: &a{i} [{list}]\n"));
-        }
-        assert!(error(&bomb).contains("aliases bring more than"));
-        assert!(error("a: &a [*a]\n").contains("a cycle"));
-    }
-
-    #[test]
-    fn depth_is_bounded_whatever_the_notation() {
-        assert!(!error(&"[".repeat(100_000)).is_empty());
-        assert!(!error(&"{a: ".repeat(100_000)).is_empty());
-        let block: String = (0..5_000).map(|i| format!("{}a:\n", " ".repeat(i))).collect();
-        assert!(!error(&block).is_empty());
-        assert!(!error(&"- ".repeat(100_000)).is_empty());
-    }
-
-    #[test]
-    fn torn_text_names_the_line() {
-        assert!(error("a: 1\nb: [1, 2\n").starts_with('2') || error("a: 1\nb: [1, 2\n").starts_with('3'));
-        assert!(error("a: 'x\n").contains("not YAML or JSON"));
-        assert!(error("? [a]\n: b\n").contains("expected text"));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::json;
-use super::tree::{Documents, TreeError};
+use super::tree::{Piece, Pieces, TreeError, YamlNode};
 
 /// Why a text has no further document.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,15 +20,32 @@ pub struct DocumentError {
 /// # Errors
 /// The text is not YAML or JSON, or nests too deeply, or its aliases bring too much.
 pub fn values(text: &str) -> Result<Vec<Value>, DocumentError> {
-    let torn = |error: TreeError| DocumentError { line: error.line, what: error.to_string() };
-    let mut values = Vec::new();
-    for document in Documents::of(text) {
-        let node = document.map_err(torn)?;
-        if node.is_null() {
-            continue;
+    let (mut values, mut items) = (Vec::new(), Vec::new());
+    for piece in Pieces::of(text) {
+        match piece.map_err(|error| DocumentError::torn(&error))? {
+            Piece::Item(node) => items.push(value(&node)?),
+            Piece::Document(node) if node.is_null() => {}
+            Piece::Document(node) => {
+                let mut document = value(&node)?;
+                if !items.is_empty() {
+                    document["items"] = Value::Array(std::mem::take(&mut items));
+                }
+                values.push(document);
+            }
         }
-        let value = serde_json::from_str(&json::text_of(&node));
-        values.push(value.map_err(|error| DocumentError { line: node.line, what: error.to_string() })?);
     }
     Ok(values)
+}
+
+fn value(node: &YamlNode<'_>) -> Result<Value, DocumentError> {
+    let value = serde_json::from_str(&json::text_of(node));
+    value.map_err(|error| DocumentError { line: node.line, what: error.to_string() })
+}
+
+// === impl DocumentError ===
+
+impl DocumentError {
+    fn torn(error: &TreeError) -> Self {
+        Self { line: error.line, what: error.to_string() }
+    }
 }

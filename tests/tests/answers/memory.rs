@@ -89,3 +89,43 @@ fn slices_of_many_nodes_take_little_memory() {
     assert!(text.contains("h100-8-399-"));
     assert!(taken <= allowed, "{taken} bytes, allowed are {allowed}");
 }
+
+/// A `List` as `kubectl get` prints it, its kind behind its items: a claim, and objects of many small fields that no
+/// command uses.
+fn dump(file: &Path, form: &str) -> u64 {
+    let fields: serde_json::Map<String, serde_json::Value> =
+        (0..300).map(|number| (format!("field-{number}"), number.into())).collect();
+    let object = |number| serde_json::json!({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": format!("t-{number}")}, "data": fields});
+    let claim = serde_json::json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "share.aliquot.dev"}}]}},
+    });
+    let items: Vec<_> = (0..1_200).map(object).chain([claim]).collect();
+    let list = serde_json::json!({"apiVersion": "v1", "items": items, "kind": "List"});
+    let text = match form {
+        "json" => format!("{list:#}"),
+        _ => serde_saphyr::to_string(&list).unwrap(),
+    };
+    fs::write(file, &text).unwrap();
+    text.len() as u64
+}
+
+#[test]
+fn dump_takes_little_more_memory_than_its_text() {
+    let dir = tempfile::tempdir().unwrap();
+    for form in ["json", "yaml"] {
+        let file = dir.path().join(form);
+        let bytes = dump(&file, form);
+        let mut command = Command::new(program());
+        command.args(["plan", "--node", "8xh100", "-f"]).arg(&file).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut most = 0;
+        while child.try_wait().unwrap().is_none() {
+            most = most.max(peak(child.id()).unwrap_or(0));
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(bytes > 8 << 20 && most > bytes, "{bytes} bytes of {form}, {most} of memory");
+        assert!(most <= ALONE + 2 * bytes, "{bytes} bytes of {form} took {most} of memory");
+    }
+}
