@@ -59,7 +59,12 @@ fn device(card: usize, name: String, profile: &str, kind: &str, gib: i64, slices
     let mut counters: BTreeMap<String, Quantity> =
         slices.iter().map(|slice| (format!("memory-slice-{slice}"), whole(1))).collect();
     counters.insert("media-extensions".to_owned(), whole(me));
-    device.consumes = vec![CounterConsumption { counter_set: format!("card-{card}"), counters }].into();
+    device.consumes = vec![CounterConsumption {
+        counter_set: format!("card-{card}"),
+        counters,
+        compatibility_groups: Vec::new(),
+    }]
+    .into();
     device
 }
 

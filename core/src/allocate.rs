@@ -22,6 +22,7 @@ mod candidates;
 mod constraints;
 mod demand;
 mod explain;
+mod groups;
 mod held;
 mod index;
 mod memo;

@@ -1,13 +1,14 @@
-//! CEL selectors over devices, in the environment of Kubernetes' dynamic resource allocation (1.36, default gates).
+//! CEL selectors over devices, in the environment of Kubernetes' dynamic resource allocation.
 //!
 //! ```text
 //!  text ──aliquot_cel, with the environment──▶ Selector ─┐
 //!  device ─────────────────────────────────▶ DeviceView ─┴──▶ true, false or an error
 //! ```
 //!
-//! A [`Selector`] is checked once, as the API server checks it: a misspelt field, an unknown function or a result that
-//! is no bool is an error of [`Selector::compile`]. A [`DeviceView`] is built once for each device. The language itself
-//! is `aliquot_cel`'s.
+//! A [`Selector`] is checked once: a misspelt field, an unknown function or a result that is no bool is an error of
+//! [`Selector::compile`], which knows attributes that are lists, as the scheduler does of stored selectors. The API
+//! server refuses new selectors by [`Selector::compile_new`], without lists unless the gate `DRAListTypeAttributes` is
+//! on. A [`DeviceView`] is built once for each device. The language itself is `aliquot_cel`'s.
 //!
 //! The one variable is `device`, with `driver`, `attributes`, `capacity` and `allowMultipleAllocations`. Attributes and
 //! capacities are filed by domain and name; bare names under the driver's. A domain that the device does not have is an
@@ -36,9 +37,20 @@ const DEVICE: Environment = Environment {
     fields: &[
         ("driver", FieldType::String),
         ("allowMultipleAllocations", FieldType::Bool),
-        ("attributes", FieldType::Map(&FieldType::Map(&FieldType::Any))),
+        ("attributes", FieldType::Map(&FieldType::Map(&FieldType::Dyn))),
         ("capacity", FieldType::Map(&FieldType::Map(&FieldType::Quantity))),
     ],
+};
+
+/// The same where attributes are no lists.
+const DEVICE_WITHOUT_LISTS: Environment = Environment {
+    fields: &[
+        DEVICE.fields[0],
+        DEVICE.fields[1],
+        ("attributes", FieldType::Map(&FieldType::Map(&FieldType::Any))),
+        DEVICE.fields[3],
+    ],
+    ..DEVICE
 };
 
 /// A compiled selector. Cloning shares it.
@@ -67,12 +79,20 @@ pub enum EvaluationError {
 // === impl Selector ===
 
 impl Selector {
-    /// Compiles `text`.
+    /// Compiles `text` as the scheduler does.
     ///
     /// # Errors
     /// The text is too long, not an expression, or means nothing in the environment.
     pub fn compile(text: &str) -> Result<Self, SelectorError> {
         Expression::compile(text, &DEVICE).map(Self)
+    }
+
+    /// Compiles `text` as the API server with default gates does before it stores it.
+    ///
+    /// # Errors
+    /// As [`Self::compile`], or the text needs attributes that are lists.
+    pub fn compile_new(text: &str) -> Result<Self, SelectorError> {
+        Expression::compile(text, &DEVICE_WITHOUT_LISTS).map(Self)
     }
 
     /// The text it was compiled from.
@@ -117,8 +137,8 @@ impl DeviceView {
     /// Whether selectors can be evaluated against a device at all.
     pub(crate) fn is_usable(device: &Device) -> bool {
         device.attributes.values().all(|value| match value {
-            AttributeValue::Int(_) | AttributeValue::Bool(_) | AttributeValue::String(_) => true,
-            other => attribute_value(other).is_ok(),
+            AttributeValue::Version(_) | AttributeValue::Versions(_) => attribute_value(value).is_ok(),
+            _ => true,
         })
     }
 
@@ -149,18 +169,21 @@ impl DeviceView {
     }
 }
 
-/// The value of an attribute. Lists are behind a gate that is off by default; without it upstream evaluates no selector
-/// against a device that has one.
+/// The value of an attribute. A server stores lists only while the gate for them is on, so the scheduler reads them too.
 fn attribute_value(attribute: &AttributeValue) -> Result<Input, String> {
     match attribute {
         AttributeValue::Int(value) => Ok(Input::int(*value)),
         AttributeValue::Bool(value) => Ok(Input::bool(*value)),
         AttributeValue::String(value) => Ok(Input::text(value)),
         AttributeValue::Version(text) => Input::version(text),
-        AttributeValue::Ints(_)
-        | AttributeValue::Bools(_)
-        | AttributeValue::Strings(_)
-        | AttributeValue::Versions(_) => Err("unsupported attribute value: a list".to_owned()),
+        AttributeValue::Ints(values) => Ok(Input::list(values.iter().copied().map(Input::int))),
+        AttributeValue::Bools(values) => Ok(Input::list(values.iter().copied().map(Input::bool))),
+        AttributeValue::Strings(values) => Ok(Input::list(values.iter().map(|text| Input::text(text)))),
+        AttributeValue::Versions(values) => {
+            let versions: Result<Vec<Input>, String> =
+                values.iter().map(|text| Input::version(text)).collect();
+            versions.map(Input::list)
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn check(expr: &Expr, environment: &Environment) -> Result<Node, Chec
     let (node, found) = checker.expr(expr)?;
     checker.check_uniform()?;
     match checker.bindings.settled(&found) {
-        Type::Bool | Type::Any => Ok(node),
+        found if environment.may_yield(&found) => Ok(node),
         found => fail(expr.at, format!("must evaluate to bool or the unknown type, not {found}")),
     }
 }

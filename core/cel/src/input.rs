@@ -45,6 +45,12 @@ impl Input {
         Ok(Self(Value::Version(Arc::new(Version::parse(text)?))))
     }
 
+    /// A list.
+    #[must_use]
+    pub fn list(items: impl IntoIterator<Item = Self>) -> Self {
+        Self(Value::list(items.into_iter().map(|Self(value)| value).collect()))
+    }
+
     /// A map, or the variable with its fields. An absent key is an error of the evaluation.
     #[must_use]
     pub fn map<'a>(entries: impl IntoIterator<Item = (&'a str, Self)>) -> Self {

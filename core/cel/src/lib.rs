@@ -65,8 +65,10 @@ pub enum FieldType {
     String,
     /// A quantity.
     Quantity,
-    /// Any type; it is known at the evaluation.
+    /// Any type but a list; it is known at the evaluation.
     Any,
+    /// Any type, lists among them; it is known at the evaluation.
+    Dyn,
     /// A map from strings.
     Map(&'static Self),
 }
@@ -205,11 +207,28 @@ impl Environment {
     fn field(&self, name: &str) -> Option<Type> {
         self.fields.iter().find(|(known, _)| *known == name).map(|(_, of)| of.as_type())
     }
+
+    /// Whether a result of this type can turn out to be a bool.
+    fn may_yield(&self, found: &Type) -> bool {
+        match found {
+            Type::Bool | Type::Any => true,
+            Type::Dyn => self.fields.iter().any(|(_, of)| of.has_dyn()),
+            _ => false,
+        }
+    }
 }
 
 // === impl FieldType ===
 
 impl FieldType {
+    fn has_dyn(self) -> bool {
+        match self {
+            Self::Dyn => true,
+            Self::Map(of) => of.has_dyn(),
+            Self::Bool | Self::Int | Self::String | Self::Quantity | Self::Any => false,
+        }
+    }
+
     fn as_type(self) -> Type {
         match self {
             Self::Bool => Type::Bool,
@@ -217,6 +236,7 @@ impl FieldType {
             Self::String => Type::String,
             Self::Quantity => Type::Object(QUANTITY),
             Self::Any => Type::Any,
+            Self::Dyn => Type::Dyn,
             Self::Map(of) => Type::map(Type::String, of.as_type()),
         }
     }

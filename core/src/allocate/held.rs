@@ -272,6 +272,7 @@ impl World {
         compare("used capacity", &self.state.used, &recount.used)?;
         compare("available counter", &self.state.available, &recount.available)?;
         compare("overdrawn counters of pool", &self.state.negative, &recount.negative)?;
+        compare("devices by compatibility group", &self.state.groups.all(), &recount.groups.all())?;
         compare("draws in flight", &[self.state.draws_in_flight], &[0])
     }
 }

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
+use super::groups::CompatibilityIndex;
 use super::problem::PoolFault;
 use crate::dra::{Device, DeviceCapacity, DeviceId, NodeSelection, ResourceSlice, Sharing};
 use crate::quantity::Quantity;
@@ -88,6 +89,7 @@ pub(super) struct Index {
     /// Later descriptions of the few devices that have several.
     again: NumberMap<DeviceNo, Vec<EntryNo>>,
     by_name: HashMap<String, HashMap<String, PoolNo>>,
+    pub(super) compatibility: CompatibilityIndex,
 }
 
 /// What is known of a slice beside its text.

@@ -335,7 +335,7 @@ impl World {
                     .map(|candidate| self.attributes.value(constraint.attribute, candidate.entry))
                     .filter(|value| *value != Value::Absent)
                     .collect();
-                values.len() < needed && !values.contains(&Value::List)
+                values.len() < needed && !values.iter().any(|value| matches!(value, Value::List(_)))
             })
         })
     }
@@ -370,7 +370,7 @@ impl World {
                 return Err(PlacementRefusal::TooManyDevices { claim: name_of(claim), needed });
             }
             let ready = |constraint: &super::demand::ConstraintShape| {
-                Constraint::new(&constraint.rule, &mut self.attributes, &self.index)
+                Constraint::new(&constraint.rule, &mut self.attributes, &self.index, self.release)
             };
             let constraints = shape.constraints.iter().map(ready).collect();
             plans.push(ClaimPlan { shape, requests, constraints });

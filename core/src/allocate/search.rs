@@ -381,7 +381,7 @@ impl PlacementSearch<'_> {
         let ClaimPlan { shape, constraints, .. } = &mut self.claims[at.claim];
         for (number, (constraint, facts)) in constraints.iter_mut().zip(&shape.constraints).enumerate() {
             if facts.covers[at.request][at.alternative]
-                && !constraint.add(self.attributes.value(constraint.attribute, entry))
+                && !constraint.add(self.attributes.value(constraint.attribute, entry), self.attributes)
             {
                 self.unconstrain(at, number);
                 return Err(number);

@@ -4,6 +4,7 @@
 //! flight. Counters hold what is *available* and may be negative, when claims hold more than is published; one
 //! negative counter stops every counted device of its pool, as in Kubernetes.
 
+use super::groups::GroupCounts;
 use super::index::{CounterUse, DeviceEntry, DeviceNo, Draw, Index, SlotNo};
 use super::world::Release;
 use crate::dra::Sharing;
@@ -18,6 +19,7 @@ pub(super) struct State {
     pub(super) available: Vec<i128>,
     /// Counters below zero, by pool version.
     pub(super) negative: Vec<u32>,
+    pub(super) groups: GroupCounts,
     /// How many takings of the search in flight drew on counters.
     pub(super) draws_in_flight: u32,
     pub(super) release: Release,
@@ -64,6 +66,7 @@ impl State {
             used: vec![0; index.amounts],
             available,
             negative,
+            groups: GroupCounts::new(&index.compatibility),
             draws_in_flight: 0,
             release: Release::default(),
         }
@@ -107,12 +110,14 @@ impl State {
 
     /// Takes the entry's counters for the search; on failure nothing is taken.
     pub(super) fn draw_in_flight(&mut self, index: &Index, entry: &DeviceEntry) -> Result<(), Obstacle> {
-        self.draw(index, entry);
-        if self.negative[entry.version.at()] == 0 {
-            self.draws_in_flight += 1;
-            return Ok(());
+        if self.groups.clash(index.compatibility.draws(entry)).is_none() {
+            self.draw(index, entry);
+            if self.negative[entry.version.at()] == 0 {
+                self.draws_in_flight += 1;
+                return Ok(());
+            }
+            self.undraw(index, entry);
         }
-        self.undraw(index, entry);
         Err(if self.draws_in_flight == 0 { Obstacle::Held } else { Obstacle::InFlight })
     }
 
@@ -125,6 +130,7 @@ impl State {
     /// Charges the entry's counters.
     pub(super) fn draw(&mut self, index: &Index, entry: &DeviceEntry) {
         if entry.counted == CounterUse::Yes {
+            self.groups.add(index.compatibility.draws(entry));
             for Draw { slot, nanos } in index.draws(entry) {
                 self.shift(entry, slot, -nanos);
             }
@@ -134,6 +140,7 @@ impl State {
     /// Credits the entry's counters.
     pub(super) fn undraw(&mut self, index: &Index, entry: &DeviceEntry) {
         if entry.counted == CounterUse::Yes {
+            self.groups.remove(index.compatibility.draws(entry));
             for Draw { slot, nanos } in index.draws(entry) {
                 self.shift(entry, slot, nanos);
             }

@@ -1,7 +1,7 @@
 //! Devices that nothing in a search can tell apart: where one of them has failed, the next would fail the same way.
 //!
-//! Two devices are *twins* if they draw the same amounts from the same counters, have the same capacities and
-//! sharing, the same value of every attribute that a constraint of these claims names, and stand in the same
+//! Two devices are *twins* if they draw the same amounts from the same counters in the same groups, have the same
+//! capacities and sharing, the same value of every attribute that a constraint of these claims names, and stand in the same
 //! lists of candidates.
 //!
 //! While both are unheld and untaken, exchanging them turns every solution into another one. Suppose the
@@ -113,11 +113,15 @@ fn marks(
         i128::try_from(draws.len()).ok()?,
     ];
     marks.extend(draws.flat_map(|draw| [i128::from(draw.slot.0), draw.nanos]));
+    for draw in index.compatibility.draws(facts) {
+        marks.push(i128::try_from(draw.groups().len()).ok()?);
+        marks.extend(draw.groups().iter().map(|group| i128::from(group.0)));
+    }
     for constraint in claims.iter().flat_map(|claim| &claim.constraints) {
         marks.push(match attributes.value(constraint.attribute, entry) {
             Value::Absent => -1,
             Value::One(value) => i128::from(value),
-            Value::List => return None,
+            Value::List(_) => return None,
         });
     }
     Some(marks)

@@ -70,6 +70,9 @@ pub struct CounterConsumption {
     pub counter_set: String,
     /// Amounts by counter name.
     pub counters: BTreeMap<String, Quantity>,
+    /// `compatibilityGroups` (alpha in 1.37): devices that draw on the set together have one in common; those without
+    /// groups go with each other alone.
+    pub compatibility_groups: Vec<String>,
 }
 
 /// Whether several claims may hold a device at once (`allowMultipleAllocations`).
@@ -163,6 +166,30 @@ pub enum AttributeValue {
     Strings(Vec<String>),
     /// `versions` (list types gate)
     Versions(Vec<String>),
+}
+
+impl AttributeValue {
+    /// How many members a list has; `None`: it is no list.
+    #[must_use]
+    pub fn members(&self) -> Option<usize> {
+        match self {
+            Self::Int(_) | Self::Bool(_) | Self::String(_) | Self::Version(_) => None,
+            Self::Ints(list) => Some(list.len()),
+            Self::Bools(list) => Some(list.len()),
+            Self::Strings(list) | Self::Versions(list) => Some(list.len()),
+        }
+    }
+
+    /// The members of a list, or the one value, each by itself.
+    pub(crate) fn each(&self) -> Vec<Self> {
+        match self {
+            Self::Ints(list) => list.iter().copied().map(Self::Int).collect(),
+            Self::Bools(list) => list.iter().copied().map(Self::Bool).collect(),
+            Self::Strings(list) => list.iter().cloned().map(Self::String).collect(),
+            Self::Versions(list) => list.iter().cloned().map(Self::Version).collect(),
+            Self::Int(_) | Self::Bool(_) | Self::String(_) | Self::Version(_) => vec![self.clone()],
+        }
+    }
 }
 
 /// A capacity and how requests against it are rounded.

@@ -42,7 +42,7 @@ impl<'a> CardCounters<'a> {
         if counters.is_empty() {
             return Vec::new();
         }
-        vec![CounterConsumption { counter_set: self.set.clone(), counters }]
+        vec![CounterConsumption { counter_set: self.set.clone(), counters, compatibility_groups: Vec::new() }]
     }
 }
 

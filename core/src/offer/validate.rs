@@ -141,7 +141,7 @@ fn check_slice(slice: &ResourceSlice, report: &mut SliceReport) {
     }
     check_counter_sets(&slice.shared_counters, report);
     let advanced = |device: &Device| {
-        let lists = |value: &AttributeValue| device::list_length(value).is_some();
+        let lists = |value: &AttributeValue| value.members().is_some();
         !device.taints.is_empty() || !device.consumes.is_empty() || device.attributes.values().any(lists)
     };
     let max = if slice.devices.iter().any(advanced) { DEVICES_ADVANCED_MAX } else { DEVICES_MAX };

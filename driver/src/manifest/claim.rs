@@ -10,7 +10,7 @@ use aliquot_core::quantity::{NANOS_PER_UNIT, Quantity};
 
 use super::ClaimSpec;
 use super::documents::Version;
-use super::field::{Context, Path};
+use super::field::{Context, Origin, Path, SelectorVerdict};
 use super::name;
 use super::toleration::tolerations;
 use super::tree::YamlNode;
@@ -276,11 +276,16 @@ fn cel(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String>
             let bytes = text.len();
             cx.rule(&at, format!("is {bytes} bytes long; at most {EXPRESSION_BYTES_MAX} are allowed"));
         }
-        Some(text) => {
-            if let Some(fault) = cx.selector_fault(text) {
-                cx.rule(&at, format!("does not compile: {fault}"));
+        Some(text) => match cx.selector_verdict(text) {
+            SelectorVerdict::Sound => {}
+            SelectorVerdict::NeedsLists(_) if cx.origin == Origin::Dump => {}
+            SelectorVerdict::NeedsLists(fault) => {
+                let gate =
+                    "compiles only on servers with the gate DRAListTypeAttributes (alpha, off by default)";
+                cx.warn(&at, format!("{gate}: {fault}"));
             }
-        }
+            SelectorVerdict::Faulty(fault) => cx.rule(&at, format!("does not compile: {fault}")),
+        },
         None => {}
     }
     expression

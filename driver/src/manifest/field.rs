@@ -28,8 +28,17 @@ pub(super) struct Context {
     pub(super) kind: String,
     /// Namespace and name of the object being read.
     pub(super) object: String,
-    /// Faults of selectors read so far, by text: a thousand claims repeat a few selectors.
-    pub(super) selectors: HashMap<String, Option<String>>,
+    /// Verdicts on selectors read so far, by text: a thousand claims repeat a few selectors.
+    pub(super) selectors: HashMap<String, SelectorVerdict>,
+}
+
+/// Whether a selector compiles; if not, why, with line and column in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SelectorVerdict {
+    Sound,
+    /// Only where attributes may be lists.
+    NeedsLists(String),
+    Faulty(String),
 }
 
 /// Most selectors with a stored verdict; more are compiled again.
@@ -134,16 +143,20 @@ impl Context {
         self.problems.add(problem, &alike);
     }
 
-    /// Why a selector does not compile, with line and column in it; `None`: it does.
-    pub(super) fn selector_fault(&mut self, text: &str) -> Option<String> {
+    /// Whether a selector compiles.
+    pub(super) fn selector_verdict(&mut self, text: &str) -> SelectorVerdict {
         if let Some(known) = self.selectors.get(text) {
             return known.clone();
         }
-        let fault = Selector::compile(text).err().map(|error| error.to_string());
+        let verdict = match (Selector::compile_new(text), Selector::compile(text)) {
+            (Ok(_), _) => SelectorVerdict::Sound,
+            (Err(error), Ok(_)) => SelectorVerdict::NeedsLists(error.to_string()),
+            (Err(_), Err(error)) => SelectorVerdict::Faulty(error.to_string()),
+        };
         if self.selectors.len() < SELECTORS_KEPT {
-            self.selectors.insert(text.to_owned(), fault.clone());
+            self.selectors.insert(text.to_owned(), verdict.clone());
         }
-        fault
+        verdict
     }
 
     /// The object cannot be taken. One that a server stored is left out with a warning: the rest of a dump is read.

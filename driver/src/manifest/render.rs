@@ -335,7 +335,9 @@ fn counter_set_json(set: &CounterSet) -> Value {
 }
 
 fn consumption_json(consumption: &CounterConsumption) -> Value {
-    json!({ "counterSet": consumption.counter_set, "counters": counters_json(&consumption.counters) })
+    let CounterConsumption { counter_set, counters, compatibility_groups: groups } = consumption;
+    let fields = MapBuilder::default().set("counterSet", counter_set.as_str());
+    fields.set("counters", counters_json(counters)).some("compatibilityGroups", groups.as_slice()).done()
 }
 
 fn counters_json(counters: &BTreeMap<String, Quantity>) -> Value {

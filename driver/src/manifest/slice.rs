@@ -13,19 +13,23 @@ use aliquot_core::rounding::policy_problems;
 
 use super::claim::unique;
 use super::documents::{Meta, Version};
-use super::field::{Context, Path};
+use super::field::{Context, Origin, Path};
 use super::toleration::taint_effect;
 use super::tree::{MapEntry, YamlNode};
 use super::{name, node};
 use value::{attribute, capacity};
 
 const DEVICES_MAX: usize = 128;
-/// With taints or counters a slice may carry fewer devices.
+/// With taints, counters or attributes that are lists a slice may carry fewer devices.
 const ADVANCED_DEVICES_MAX: usize = 64;
 const COUNTER_SETS_MAX: usize = 8;
 const COUNTERS_MAX: usize = 32;
 const CONSUMES_MAX: usize = 2;
+/// Compatibility groups of one consumption.
+const GROUPS_MAX: usize = 2;
 const ATTRIBUTES_MAX: usize = 32;
+/// Values of all attributes of a device, the members of lists counted one by one.
+const ATTRIBUTE_VALUES_MAX: usize = 48;
 const ATTRIBUTE_BYTES_MAX: usize = 64;
 const TAINTS_MAX: usize = 16;
 const CONDITIONS_MAX: usize = 4;
@@ -110,7 +114,8 @@ pub(super) fn slice(
 
 fn slice_rules(cx: &mut Context, path: &Path<'_>, devices: &[Device], counters: &[CounterSet]) {
     let at = path.missing("devices");
-    let advanced = devices.iter().any(|d| !d.taints.is_empty() || !d.consumes.is_empty());
+    let has_list = |device: &Device| device.attributes.values().any(|value| value.members().is_some());
+    let advanced = devices.iter().any(|d| !d.taints.is_empty() || !d.consumes.is_empty() || has_list(d));
     let most = if advanced { ADVANCED_DEVICES_MAX } else { DEVICES_MAX };
     if devices.len() > most {
         cx.rule(&at, format!("{} devices; at most {most} are allowed in such a slice", devices.len()));
@@ -208,23 +213,28 @@ fn counter_set(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option
 }
 
 fn consumption(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<CounterConsumption> {
-    let (mut counter_set, mut counters) = (None, BTreeMap::new());
+    let (mut counter_set, mut counters, mut compatibility_groups) = (None, BTreeMap::new(), Vec::new());
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
         match entry.key.as_ref() {
             "counterSet" => counter_set = name::label(cx, &entry.value, &at),
             "counters" => counters = counter_values(cx, &entry.value, &at),
             "compatibilityGroups" => {
-                cx.without_effect(&at, "compatibility groups are of a later API version (alpha in 1.37)");
+                compatibility_groups = cx.each(&entry.value, &at, GROUPS_MAX, name::label);
+                unique(cx, &at, "group", compatibility_groups.iter().map(String::as_str));
+                if cx.origin == Origin::Manifest {
+                    let gate = "are kept by servers with the gate DRADeviceCompatibilityGroups alone";
+                    cx.warn(&at, format!("{gate} (alpha in 1.37, off by default)"));
+                }
             }
-            _ => cx.unknown(&at, &["counterSet", "counters"]),
+            _ => cx.unknown(&at, &["counterSet", "counters", "compatibilityGroups"]),
         }
     }
     if node.get("counterSet").is_none() {
         cx.required(path, "counterSet", "the name of a counter set of the pool");
     }
     at_least_one_counter(cx, path, &counters);
-    Some(CounterConsumption { counter_set: counter_set?, counters })
+    Some(CounterConsumption { counter_set: counter_set?, counters, compatibility_groups })
 }
 
 fn at_least_one_counter(cx: &mut Context, path: &Path<'_>, counters: &BTreeMap<String, Quantity>) {
@@ -344,6 +354,14 @@ fn device_rules(cx: &mut Context, path: &Path<'_>, device: &Device) {
     if entries > ATTRIBUTES_MAX {
         let message = format!("{entries} attributes and capacities; at most {ATTRIBUTES_MAX} are allowed");
         cx.rule(path, message);
+    }
+    let values: usize = device.attributes.values().map(|value| value.members().unwrap_or(1)).sum();
+    if values > ATTRIBUTE_VALUES_MAX {
+        let most = ATTRIBUTE_VALUES_MAX;
+        cx.rule(
+            path,
+            format!("{values} values of attributes, members of lists among them; at most {most} are allowed"),
+        );
     }
     for (name, capacity) in &device.capacity {
         for problem in policy_problems(capacity, device.sharing) {

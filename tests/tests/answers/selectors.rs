@@ -14,11 +14,30 @@ const EXPRESSIONS: usize = 5_000;
 /// Differences that a failure shows in full.
 const SHOWN: usize = 15;
 
-/// The device that the expressions are about, read from a slice.
-fn device() -> Option<Device> {
+/// The gate for attributes that are lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ListAttributes {
+    Off,
+    On,
+}
+
+/// The device that the expressions are about.
+fn described(lists: ListAttributes) -> Value {
+    let mut device = selector_device();
+    if lists == ListAttributes::On {
+        device["attributes"]["sizes"] = json!({"ints": [1, 2, 3]});
+        device["attributes"]["modes"] = json!({"strings": ["H100", "'", "é-ü"]});
+        device["attributes"]["flags"] = json!({"bools": [true, false]});
+        device["attributes"]["releases"] = json!({"versions": ["12.4.1", "2.0.0-rc.1"]});
+    }
+    device
+}
+
+/// The same, read from a slice.
+fn device(lists: ListAttributes) -> Option<Device> {
     let pool = json!({"name": "p", "generation": 1, "resourceSliceCount": 1});
-    let spec =
-        json!({"driver": SELECTOR_DRIVER, "pool": pool, "nodeName": "n1", "devices": [selector_device()]});
+    let devices = [described(lists)];
+    let spec = json!({"driver": SELECTOR_DRIVER, "pool": pool, "nodeName": "n1", "devices": devices});
     let metadata = json!({"name": "s"});
     let slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec});
     let (manifests, _) = manifest::read("slice", &slice.to_string());
@@ -26,8 +45,12 @@ fn device() -> Option<Device> {
 }
 
 /// What an expression comes to, in one word, and the words of its error.
-fn ours(expression: &str, view: &DeviceView) -> (&'static str, String) {
-    match Selector::compile(expression).map(|selector| selector.matches(view)) {
+fn ours(expression: &str, view: &DeviceView, lists: ListAttributes) -> (&'static str, String) {
+    let compiled = match lists {
+        ListAttributes::Off => Selector::compile_new(expression),
+        ListAttributes::On => Selector::compile(expression),
+    };
+    match compiled.map(|selector| selector.matches(view)) {
         Err(error) => ("does not compile", error.to_string()),
         Ok(Err(error)) => ("fails", error.to_string()),
         Ok(Ok(true)) => ("true", String::new()),
@@ -47,15 +70,16 @@ fn upstream(answer: &Value) -> (&'static str, String) {
 
 /// Puts every expression before both and returns how often each outcome came up.
 #[expect(clippy::unwrap_used, reason = "a helper of the tests below: a judge that breaks ends them")]
-fn compare(expressions: &[String]) -> BTreeMap<&'static str, usize> {
+fn compare(expressions: &[String], lists: ListAttributes) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     let Some(mut oracle) = Oracle::start_or_say_why_not().unwrap() else { return counts };
-    let view = DeviceView::new(SELECTOR_DRIVER, &device().unwrap());
-    let question = |expression: &String| json!({"op": "cel", "driver": SELECTOR_DRIVER, "device": selector_device(), "expression": expression});
+    let view = DeviceView::new(SELECTOR_DRIVER, &device(lists).unwrap());
+    let features = json!({"listTypeAttributes": lists == ListAttributes::On});
+    let question = |expression: &String| json!({"op": "cel", "driver": SELECTOR_DRIVER, "device": described(lists), "features": features, "expression": expression});
     let answers = oracle.ask_all(expressions.iter().map(question)).unwrap();
     let mut differences = Vec::new();
     for (expression, answer) in expressions.iter().zip(&answers) {
-        let (ours, theirs) = (ours(expression, &view), upstream(answer));
+        let (ours, theirs) = (ours(expression, &view, lists), upstream(answer));
         *counts.entry(theirs.0).or_default() += 1;
         if ours.0 != theirs.0 {
             differences.push(format!("{expression}\n  ours       {ours:?}\n  upstream's {theirs:?}"));
@@ -97,7 +121,7 @@ fn spoil(random: &mut Random, expression: &str) -> String {
 
 #[test]
 fn well_formed_selectors_answer_as_upstream_answers() {
-    let counts = compare(&selectors(SEED, EXPRESSIONS));
+    let counts = compare(&selectors(SEED, EXPRESSIONS), ListAttributes::Off);
     assert!(
         counts.is_empty() || ["true", "false", "fails"].iter().all(|name| counts[name] >= 200),
         "{counts:?}"
@@ -109,6 +133,60 @@ fn spoilt_selectors_are_refused_where_upstream_refuses_them() {
     let mut random = Random::new(SEED);
     let expressions: Vec<String> =
         selectors(SEED + 1, EXPRESSIONS).iter().map(|expression| spoil(&mut random, expression)).collect();
-    let counts = compare(&expressions);
+    let counts = compare(&expressions, ListAttributes::Off);
     assert!(counts.is_empty() || counts["does not compile"] >= EXPRESSIONS / 2, "{counts:?}");
+}
+
+/// Every list of integers of a grown expression becomes an attribute that is one.
+fn with_lists(expression: &str) -> String {
+    const OWN: &str = "device.attributes['gpu.example.com']";
+    let sizes = format!("{OWN}.sizes");
+    ["[1, 2, 3]", "[7]", "[2, 7, 7]", "[0, -1, 5, 10]"]
+        .iter()
+        .fold(expression.to_owned(), |text, list| text.replace(list, &sizes))
+}
+
+#[test]
+fn selectors_over_lists_answer_as_upstream_answers() {
+    const OWN: &str = "device.attributes['gpu.example.com']";
+    let by_hand = [
+        ".modes.includes('H100')",
+        ".model.includes('H100-80')",
+        ".sizes.includes(2.0)",
+        ".sizes.includes('2')",
+        ".modes.exists(mode, mode.startsWith('H'))",
+        ".modes.all(mode, mode.size() > 0)",
+        ".modes == ['H100', '\\'', 'é-ü']",
+        ".modes.join(',') == \"H100,',é-ü\"",
+        ".releases.exists(v, v.isGreaterThan(semver('12.0.0')))",
+        ".releases.includes(semver('12.4.1'))",
+        ".releases[1].major() == 2",
+        ".flags.exists(flag, !flag)",
+        ".flags[0]",
+        ".flags",
+        ".flags.exists_one(flag, flag == 'x')",
+        ".modes",
+        ".modes.matches('a')",
+        ".modes.size() == 3",
+        ".sizes.sum() == 6",
+        ".sizes == 1",
+        ".sizes + [4] == [1, 2, 3, 4]",
+        ".sizes.x",
+        ".sizes[7] == 1",
+        ".size.exists(x, x == 1)",
+        ".exists(name, name == 'sizes')",
+        ".missing.includes(1)",
+        ".?sizes.orValue([]).exists(x, x == 3)",
+        ".all(name, attribute, name == 'x' || attribute.includes(1) || true)",
+    ];
+    let mut expressions: Vec<String> = by_hand.iter().map(|rest| format!("{OWN}{rest}")).collect();
+    expressions.push("dyn(true)".to_owned());
+    expressions.push("dyn(device.driver)".to_owned());
+    let grown = selectors(SEED + 2, EXPRESSIONS);
+    expressions.extend(grown.iter().map(|text| with_lists(text)).filter(|text| text.contains(".sizes")));
+    let counts = compare(&expressions, ListAttributes::On);
+    assert!(
+        counts.is_empty() || ["true", "false", "fails"].iter().all(|name| counts[name] >= 100),
+        "{counts:?}"
+    );
 }

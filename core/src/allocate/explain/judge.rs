@@ -10,7 +10,7 @@ use crate::allocate::pools::device_concerns;
 use crate::allocate::refusal::Shortage;
 use crate::allocate::selectors::{EvaluatedDevice, SelectorOutcome};
 use crate::allocate::taints;
-use crate::allocate::world::{NodeIndex, World};
+use crate::allocate::world::{NodeIndex, Release, World};
 use crate::dra::{
     Access, AllocationMode, AllocationResult, AttributeValue, ConstraintRule, DeviceId, ExactRequest,
     RequestKind, Sharing,
@@ -59,6 +59,7 @@ impl World {
                 .or_else(|| self.taken(*entry, request))
                 .or_else(|| self.lacking(*entry, request))
                 .or_else(|| self.overdrawn(*entry, &mut draws))
+                .or_else(|| self.incompatible(*entry))
                 .or_else(|| self.tainted(*entry, request))
                 .or_else(|| self.clashing(*entry, &covering));
             match reason {
@@ -213,6 +214,24 @@ impl World {
         })
     }
 
+    fn incompatible(&self, entry: EntryNo) -> Option<RejectReason> {
+        let facts = &self.index.entries[entry.at()];
+        if facts.counted == CounterUse::No || self.state.counters_are_paid(facts) {
+            return None;
+        }
+        let compatibility = &self.index.compatibility;
+        let clash = self.state.groups.clash(compatibility.draws(facts))?;
+        let consumption = self.index.described(entry).consumes.get(clash.consumption)?;
+        let draws_on_set =
+            |other: &&DeviceEntry| compatibility.draws(other).iter().any(|draw| draw.set == clash.set);
+        let held = self.index.beside(facts).filter(|other| self.state.is_held(other.device));
+        Some(RejectReason::Groups {
+            set: consumption.counter_set.clone(),
+            groups: consumption.compatibility_groups.clone(),
+            by: self.held.of(held.filter(draws_on_set).map(|other| other.device)),
+        })
+    }
+
     fn tainted(&self, entry: EntryNo, request: &ExactRequest) -> Option<RejectReason> {
         let taint = taints::in_the_way(self.index.described(entry), &request.tolerations)?;
         Some(RejectReason::Taint { taint: taint.clone() })
@@ -224,12 +243,14 @@ impl World {
             let reason =
                 |value, against| Some(RejectReason::Constraint { rule: rule.clone(), value, against });
             let Some(value) = lookup(attribute(rule), entry, &self.index) else { return reason(None, None) };
-            let clashes = |other: &AttributeValue| match rule {
-                ConstraintRule::Match(_) => other != value || is_list(value),
-                ConstraintRule::Distinct(_) => other == value || is_list(value),
+            let against = match rule {
+                ConstraintRule::Match(_) => self.unlike(value, &constraint.chosen),
+                ConstraintRule::Distinct(_) => {
+                    let is_list = self.release == Release::V1_36 && value.members().is_some();
+                    constraint.chosen.iter().find(|(_, other)| is_list || self.are_alike(&[value, other]))
+                }
             };
-            let against = constraint.chosen.iter().find(|(_, other)| clashes(other))?;
-            reason(Some(value.clone()), Some(against.clone()))
+            reason(Some(value.clone()), Some(against?.clone()))
         })
     }
 }
@@ -240,9 +261,34 @@ pub(super) fn attribute(rule: &ConstraintRule) -> &str {
     }
 }
 
-const fn is_list(value: &AttributeValue) -> bool {
-    use AttributeValue::{Bools, Ints, Strings, Versions};
-    matches!(value, Ints(_) | Bools(_) | Strings(_) | Versions(_))
+// === impl World ===
+
+impl World {
+    /// Whether values match: are equal, or from 1.37 on have a member in common.
+    fn are_alike(&self, values: &[&AttributeValue]) -> bool {
+        let [first, others @ ..] = values else { return true };
+        match self.release {
+            Release::V1_36 => first.members().is_none() && others.iter().all(|other| other == first),
+            Release::V1_37 => {
+                let members: Vec<Vec<AttributeValue>> = others.iter().map(|other| other.each()).collect();
+                first.each().iter().any(|member| members.iter().all(|other| other.contains(member)))
+            }
+        }
+    }
+
+    /// The chosen device that a value does not match, or the last of them if it is all of them together.
+    fn unlike<'c>(
+        &self,
+        value: &AttributeValue,
+        chosen: &'c [(DeviceId, AttributeValue)],
+    ) -> Option<&'c (DeviceId, AttributeValue)> {
+        let all: Vec<&AttributeValue> =
+            std::iter::once(value).chain(chosen.iter().map(|(_, other)| other)).collect();
+        if chosen.is_empty() || self.are_alike(&all) {
+            return None;
+        }
+        chosen.iter().find(|(_, other)| !self.are_alike(&[value, other])).or_else(|| chosen.last())
+    }
 }
 
 // === impl Draws ===

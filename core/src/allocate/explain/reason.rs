@@ -71,6 +71,15 @@ pub enum RejectReason {
         /// Claims that draw on it, as namespace/name.
         by: Vec<String>,
     },
+    /// What draws on a counter set has no compatibility group in common with the device.
+    Groups {
+        /// The counter set.
+        set: String,
+        /// The device's groups.
+        groups: Vec<String>,
+        /// Claims that draw on the set, as namespace/name.
+        by: Vec<String>,
+    },
     /// A taint is not tolerated.
     Taint {
         /// The taint.
@@ -128,6 +137,11 @@ pub enum ReasonGroup {
         /// The counter.
         counter: String,
     },
+    /// Other compatibility groups than what draws on this counter set.
+    Groups {
+        /// The counter set.
+        set: String,
+    },
     /// A taint of this key.
     Taint {
         /// The key.
@@ -161,6 +175,7 @@ impl RejectReason {
             Self::Policy { capacity, .. } => ReasonGroup::Policy { capacity: capacity.clone() },
             Self::Capacity { capacity, .. } => ReasonGroup::Capacity { capacity: capacity.clone() },
             Self::Counter { counter, .. } => ReasonGroup::Counter { counter: counter.clone() },
+            Self::Groups { set, .. } => ReasonGroup::Groups { set: set.clone() },
             Self::Taint { taint } => ReasonGroup::Taint { key: taint.key.clone() },
             Self::Constraint { rule, .. } => {
                 ReasonGroup::Constraint { attribute: attribute_of(rule).to_owned() }
@@ -206,6 +221,20 @@ impl fmt::Display for RejectReason {
                 write!(f, "counter `{counter}` of `{set}`: {asked} needed, {left} left of {total}")?;
                 if by.is_empty() { Ok(()) } else { write!(f, ", the rest drawn by {}", Names(by)) }
             }
+            Self::Groups { set, groups, by } => {
+                let holders = Names(by);
+                match groups.as_slice() {
+                    [] => write!(
+                        f,
+                        "counter set `{set}`: what {holders} holds has compatibility groups, it has none"
+                    ),
+                    groups => write!(
+                        f,
+                        "counter set `{set}`: it has no compatibility group ({}) in common with what {holders} holds",
+                        groups.join(", ")
+                    ),
+                }
+            }
             Self::Taint { taint: Taint { key, value, effect } } => {
                 write!(f, "taint {key}={value}:{} is not tolerated", EffectText(effect))
             }
@@ -245,7 +274,7 @@ impl ReasonGroup {
     pub const fn distance(&self) -> u8 {
         match self {
             Self::SelectorFails { .. } => 0,
-            Self::Capacity { .. } | Self::Counter { .. } => 1,
+            Self::Capacity { .. } | Self::Counter { .. } | Self::Groups { .. } => 1,
             Self::Held => 2,
             Self::Taint { .. } => 3,
             Self::Constraint { .. } => 4,
@@ -270,6 +299,7 @@ impl fmt::Display for ReasonGroup {
             Self::Policy { capacity } => write!(f, "amount of `{capacity}` not allowed"),
             Self::Capacity { capacity } => write!(f, "too little `{capacity}` left"),
             Self::Counter { counter } => write!(f, "too little of {} left", CounterText(counter)),
+            Self::Groups { set } => write!(f, "other compatibility groups on counter set `{set}`"),
             Self::Taint { key } => write!(f, "taint `{key}` not tolerated"),
             Self::Constraint { attribute } => write!(f, "constraint over `{attribute}`"),
         }

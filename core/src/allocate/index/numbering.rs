@@ -7,6 +7,7 @@ use super::{
     CounterFacts, CounterNo, CounterSlot, CounterUse, DeviceEntry, DeviceFacts, DeviceNo, EntryNo, Index,
     PoolFacts, PoolNo, Profile, ProfileNo, RelativeDraw, SliceFacts, SliceNo, SlotNo, Version, VersionNo,
 };
+use crate::allocate::groups::CompatibilityIndex;
 use crate::allocate::problem::{InputProblem, PoolFault};
 use crate::dra::{Device, DeviceCapacity, ResourceSlice};
 use crate::quantity::Format;
@@ -46,6 +47,7 @@ impl Index {
         for (number, slice) in slices.iter().enumerate() {
             index.number_entries(SliceNo::after(number), slice, &versions, &mut numbers, &mut problems);
         }
+        index.compatibility = CompatibilityIndex::new(&slices, &index.slice_facts);
         index.slices = slices;
         index.number_devices();
         (index, problems)

@@ -10,8 +10,8 @@ pub(super) fn q(text: &str) -> Quantity {
     text.parse().unwrap()
 }
 
-/// A device; words after a blank: `share`, `attr=value`, `cap:memory=8Gi`, `use:set.counter=2`, `taint:key=value`,
-/// `on:node`, `binds`, `waits`.
+/// A device; words after a blank: `share`, `attr=value`, `cap:memory=8Gi`, `use:set.counter=2`, `group:name`,
+/// `taint:key=value`, `on:node`, `binds`, `waits`.
 pub(super) fn dev(text: &str) -> Device {
     let mut words = text.split_whitespace();
     let mut device = Device::named(words.next().unwrap());
@@ -23,6 +23,7 @@ pub(super) fn dev(text: &str) -> Device {
                 device.capacity.insert(name.into(), capacity);
             }
             Some(("use", rest)) => use_counter(&mut device, rest),
+            Some(("group", name)) => device.consumes[0].compatibility_groups.push(name.into()),
             Some(("taint", rest)) => {
                 let (key, value) = rest.split_once('=').unwrap();
                 let (key, value) = (key.into(), value.into());
@@ -51,7 +52,11 @@ fn use_counter(device: &mut Device, rest: &str) {
     let known = device.consumes.iter().position(|c| c.counter_set == set);
     let position = known.unwrap_or_else(|| {
         let counters = std::collections::BTreeMap::new();
-        device.consumes.push(CounterConsumption { counter_set: set.into(), counters });
+        device.consumes.push(CounterConsumption {
+            counter_set: set.into(),
+            counters,
+            compatibility_groups: Vec::new(),
+        });
         device.consumes.len() - 1
     });
     device.consumes[position].counters.insert(counter.into(), q(amount));

@@ -201,3 +201,13 @@ fn as_many_nodes_are_explained_as_are_asked_for() {
         assert_eq!(explanation.changes_tried, ChangesTried::All);
     }
 }
+
+#[test]
+fn compatibility_groups_are_named_with_their_holder() {
+    let devices = ["e use:s.n=1", "a use:s.n=1 group:mig"];
+    let mut world = setup().counted("p", &["s.n=9"], &devices).world();
+    hold(&mut world, &claim("h", &["any"]));
+    let text = "a: counter set `s`: it has no compatibility group (mig) in common with what default/h holds";
+    let remedy = Some("release default/h, which holds 1 device");
+    check(&mut world, &[c(&["any"])], &["e: held by default/h", text], remedy);
+}

@@ -218,3 +218,40 @@ fn a_refusal_is_remembered_only_until_a_release() {
     world.release("uid-one").unwrap();
     assert_eq!(world.place(&[claim("four", &["any"])], Candidates::All).unwrap().0, NodeIndex(0));
 }
+
+#[test]
+fn devices_of_one_counter_set_have_a_group_in_common() {
+    let world = || {
+        let devices = [
+            "a use:s.n=1 group:mig",
+            "b use:s.n=1 group:time",
+            "c use:s.n=1 group:mig group:time",
+            "d use:s.n=1 group:time group:mps",
+            "e use:s.n=1",
+            "f use:s.n=1",
+            "g use:t.n=1 group:other",
+        ];
+        setup().counted("p", &["s.n=9", "t.n=9"], &devices)
+    };
+    world().check(&[c(&["any*2"])], "a c");
+    world().check(&[c(&["any*3"])], "a c g");
+    world().check(&[c(&["any*4"])], "b c d g");
+    world().check(&[c(&["any*5"])], "NoFit");
+    world().check(&[c(&["any"]), claim("d", &["any*3"])], "b | c d g");
+    world().check_after(&[claim("h", &["any"])], &[c(&["any*2"])], "c g");
+    world().check_after(&[claim("h", &["any"])], &[c(&["any*3"])], "NoFit");
+    let mut world = world().world();
+    hold(&mut world, &claim("one", &["any*2"]));
+    world.release("uid-one").unwrap();
+    assert_eq!(world.invariants(), Ok(()));
+    hold(&mut world, &claim("two", &["any*4"]));
+}
+
+#[test]
+fn devices_without_groups_go_with_each_other_alone() {
+    let devices = ["e use:s.n=1", "a use:s.n=1 group:mig", "f use:s.n=1"];
+    let world = || setup().counted("p", &["s.n=9"], &devices);
+    world().check(&[c(&["any*2"])], "e f");
+    world().check_after(&[claim("h", &["any"])], &[c(&["any"])], "f");
+    world().check_after(&[claim("h", &["any*2"])], &[c(&["any"])], "NoFit");
+}

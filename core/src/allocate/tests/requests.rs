@@ -1,7 +1,7 @@
 //! Requests: counts, all, alternatives, selectors, constraints, limits.
 
 use super::build::*;
-use crate::allocate::{Limits, Memory, NodeIndex};
+use crate::allocate::{Limits, Memory, NodeIndex, Release};
 use crate::dra::*;
 
 fn c(requests: &[&str]) -> ResourceClaim {
@@ -170,17 +170,42 @@ fn constraints_name_subrequests_too() {
     world().check(&[distinct(c(&text), &["r0/s0", "r1"], "k")], "a b");
 }
 
+/// A device with a list of texts.
+fn listed(name: &str, members: &[&str]) -> Device {
+    let mut device = dev(name);
+    let members = members.iter().map(ToString::to_string).collect();
+    device.attributes.insert("k".into(), AttributeValue::Strings(members));
+    device
+}
+
 #[test]
-fn list_attributes_are_not_compared() {
-    let listed = |name: &str| {
-        let mut device = dev(name);
-        device.attributes.insert("k".into(), AttributeValue::Strings(vec!["x".into()]));
-        device
-    };
-    let world = || setup().devices("p", vec![listed("a"), listed("b"), dev("c k=x"), dev("d k=x")]);
+fn list_attributes_are_not_compared_to_1_36() {
+    let devices = || vec![listed("a", &["x"]), listed("b", &["x"]), dev("c k=x"), dev("d k=x")];
+    let world = || setup().devices("p", devices());
     world().check(&[matching(c(&["any"]), &[], "k")], "a");
     world().check(&[matching(c(&["any*2"]), &[], "k")], "c d");
     world().check(&[distinct(c(&["any*2"]), &[], "k")], "a c");
+}
+
+#[test]
+fn list_attributes_are_sets_from_1_37_on() {
+    let answer = |claim: ResourceClaim| {
+        let devices = vec![
+            listed("a", &["x", "y"]),
+            listed("b", &["y", "z"]),
+            listed("d", &["x", "z"]),
+            dev("e k=z"),
+            dev("f k=1"),
+        ];
+        let mut world = setup().devices("p", devices).world();
+        world.follow(Release::V1_37);
+        read(&world.allocate(NodeIndex(0), &[claim]))
+    };
+    assert_eq!(answer(matching(c(&["any*2"]), &[], "k")), "a b");
+    assert_eq!(answer(matching(c(&["any*3"]), &[], "k")), "b d e", "a, b and d have no value in common");
+    assert_eq!(answer(matching(c(&["any*4"]), &[], "k")), "NoFit");
+    assert_eq!(answer(distinct(c(&["any*2"]), &[], "k")), "a e");
+    assert_eq!(answer(distinct(c(&["any*3"]), &[], "k")), "a e f");
 }
 
 #[test]

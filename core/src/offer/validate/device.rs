@@ -24,7 +24,7 @@ const CONDITIONS_MAX: usize = 4;
 pub(super) fn check(device: &Device, path: &str, report: &mut SliceReport) {
     report.form(format!("{path}.name"), &device.name, is_dns_label, names::LABEL);
     report.at_most(path, device.attributes.len() + device.capacity.len(), PROPERTIES_MAX);
-    let values = device.attributes.values().map(|value| list_length(value).unwrap_or(1)).sum();
+    let values = device.attributes.values().map(|value| value.members().unwrap_or(1)).sum();
     report.at_most(format!("{path}.attributes"), values, VALUES_MAX);
     for (name, value) in device.attributes.iter() {
         let path = format!("{path}.attributes[{name}]");
@@ -58,19 +58,6 @@ pub(super) fn check(device: &Device, path: &str, report: &mut SliceReport) {
     check_conditions(device, path, report);
 }
 
-/// Number of members of a list; `None` for single values.
-pub(super) const fn list_length(value: &AttributeValue) -> Option<usize> {
-    match value {
-        AttributeValue::Int(_)
-        | AttributeValue::Bool(_)
-        | AttributeValue::String(_)
-        | AttributeValue::Version(_) => None,
-        AttributeValue::Ints(list) => Some(list.len()),
-        AttributeValue::Bools(list) => Some(list.len()),
-        AttributeValue::Strings(list) | AttributeValue::Versions(list) => Some(list.len()),
-    }
-}
-
 fn check_value(value: &AttributeValue, path: &str, report: &mut SliceReport) {
     let short = |text: &str| text.len() <= TEXT_MAX;
     let version = |text: &str| text.len() <= TEXT_MAX && names::is_semantic_version(text);
@@ -91,7 +78,7 @@ fn check_value(value: &AttributeValue, path: &str, report: &mut SliceReport) {
         | AttributeValue::Ints(_)
         | AttributeValue::Bools(_) => {}
     }
-    if list_length(value) == Some(0) {
+    if value.members() == Some(0) {
         report.add(path, Fault::Missing("at least one member"));
     }
 }

@@ -25,7 +25,7 @@ fn set(name: &str) -> CounterSet {
 }
 
 fn takes(set: &str) -> CounterConsumption {
-    CounterConsumption { counter_set: set.to_owned(), counters: one(1) }
+    CounterConsumption { counter_set: set.to_owned(), counters: one(1), compatibility_groups: Vec::new() }
 }
 
 fn taint(key: &str) -> Taint {

@@ -102,8 +102,12 @@ fn questions(driver: &str, node: &str) -> Vec<Question> {
     let one = Quantity::from_units(1, Format::DecimalSi);
     let counters = || BTreeMap::from([("slices".to_owned(), one)]);
     let mut consuming = Device::named("probe");
-    consuming.consumes =
-        vec![CounterConsumption { counter_set: "probe".to_owned(), counters: counters() }].into();
+    consuming.consumes = vec![CounterConsumption {
+        counter_set: "probe".to_owned(),
+        counters: counters(),
+        compatibility_groups: Vec::new(),
+    }]
+    .into();
     let mut shared = Device::named("probe");
     shared.sharing = Sharing::Shareable;
     let policy = CapacityPolicy { default: Some(one), restriction: CapacityRestriction::None };

@@ -2,7 +2,7 @@
 
 use aliquot_core::dra::{AttributeValue, CapacityPolicy, CapacityRestriction, DeviceCapacity};
 
-use super::super::field::{Context, Path};
+use super::super::field::{Context, Origin, Path};
 use super::super::tree::{YamlNode, cut};
 use super::{ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX, DUMP_MAX};
 
@@ -16,10 +16,10 @@ pub(super) fn attribute(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) 
             "bool" => cx.boolean(value, &at).map(AttributeValue::Bool),
             "string" => short_text(cx, value, &at).map(AttributeValue::String),
             "version" => version_text(cx, value, &at).map(AttributeValue::Version),
-            "ints" => Some(AttributeValue::Ints(cx.each(value, &at, DUMP_MAX, Context::integer))),
-            "bools" => Some(AttributeValue::Bools(cx.each(value, &at, DUMP_MAX, Context::boolean))),
-            "strings" => Some(AttributeValue::Strings(cx.each(value, &at, DUMP_MAX, short_text))),
-            "versions" => Some(AttributeValue::Versions(cx.each(value, &at, DUMP_MAX, version_text))),
+            "ints" => Some(AttributeValue::Ints(members(cx, value, &at, Context::integer))),
+            "bools" => Some(AttributeValue::Bools(members(cx, value, &at, Context::boolean))),
+            "strings" => Some(AttributeValue::Strings(members(cx, value, &at, short_text))),
+            "versions" => Some(AttributeValue::Versions(members(cx, value, &at, version_text))),
             _ => {
                 cx.unknown(
                     &at,
@@ -30,13 +30,7 @@ pub(super) fn attribute(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) 
         };
         found.extend(read);
     }
-    if let Some(
-        AttributeValue::Ints(_)
-        | AttributeValue::Bools(_)
-        | AttributeValue::Strings(_)
-        | AttributeValue::Versions(_),
-    ) = found.first()
-    {
+    if cx.origin == Origin::Manifest && found.first().is_some_and(|value| value.members().is_some()) {
         cx.warn(
             path,
             "is a list, which servers keep with the gate DRAListTypeAttributes alone (alpha, off by default)",
@@ -47,6 +41,20 @@ pub(super) fn attribute(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) 
         return None;
     }
     found.pop()
+}
+
+/// The members of a list.
+fn members<T>(
+    cx: &mut Context,
+    node: &YamlNode<'_>,
+    path: &Path<'_>,
+    read: impl FnMut(&mut Context, &YamlNode<'_>, &Path<'_>) -> Option<T>,
+) -> Vec<T> {
+    let members = cx.each(node, path, DUMP_MAX, read);
+    if cx.items(node, path).is_empty() {
+        cx.rule(path, "is empty; expected at least one value");
+    }
+    members
 }
 
 fn short_text(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {

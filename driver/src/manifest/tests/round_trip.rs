@@ -164,7 +164,12 @@ fn device() -> impl Strategy<Value = Device> {
                 attributes: attributes.into(),
                 capacity: capacity.into(),
                 taints: if tainted { vec![taint] } else { vec![] },
-                consumes: vec![CounterConsumption { counter_set: "c".into(), counters }].into(),
+                consumes: vec![CounterConsumption {
+                    counter_set: "c".into(),
+                    counters,
+                    compatibility_groups: vec!["a".into()],
+                }]
+                .into(),
                 binds_to_node: tainted,
                 node: tainted.then_some(NodeSelection::All),
                 sharing: Sharing::Shareable,
