@@ -79,7 +79,7 @@ pub(super) struct UnitExplanation {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let manifests = cluster_input::read(&args.input, terminal)?;
-    let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests), terminal)?;
+    let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests, terminal)?, terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let placements = {

@@ -91,13 +91,27 @@ impl NodeArgs {
         self.kubernetes.unwrap_or_default().0
     }
 
-    /// These with the version of a dump, where none was given.
-    pub(super) fn for_cluster(&self, manifests: &Manifests) -> Self {
-        let of_dump = || {
-            let (minor, patch) = version_of(manifests.kubelet.as_deref()?)?;
-            Some(ServerVersionArg(ServerVersion::with_default_gates(minor, patch)))
+    /// These with the version of a dump, where none was given. A version that no decision was compared with is decided as
+    /// the newest that was, and a warning says so.
+    pub(super) fn for_cluster(
+        &self,
+        manifests: &Manifests,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<Self, Failure> {
+        let kubelet = manifests.kubelet.as_deref().filter(|_| self.kubernetes.is_none());
+        let version = match kubelet.and_then(version_of) {
+            Some((minor, _)) if minor > NEWEST_MINOR => {
+                terminal.note(format_args!(
+                    "warning: the newest kubelet is {}, newer than 1.{NEWEST_MINOR}, the newest version that \
+                     decisions are compared with: decided as 1.{NEWEST_MINOR} does",
+                    kubelet.unwrap_or_default()
+                ))?;
+                Some(ServerVersion::with_default_gates(NEWEST_MINOR, u32::MAX))
+            }
+            Some((minor, patch)) => Some(ServerVersion::with_default_gates(minor, patch)),
+            None => None,
         };
-        Self { kubernetes: self.kubernetes.or_else(of_dump), ..self.clone() }
+        Ok(Self { kubernetes: self.kubernetes.or(version.map(ServerVersionArg)), ..self.clone() })
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     let manifests = cluster_input::read(&args.input, terminal)?;
     let allocated = manifests.claims.iter().filter(|claim| claim.allocation.is_some());
     let allocated: BTreeSet<String> = allocated.map(|claim| claim.uid.clone()).collect();
-    let (node, mut fleet) = nodes(&args.nodes.for_cluster(&manifests), terminal)?;
+    let (node, mut fleet) = nodes(&args.nodes.for_cluster(&manifests, terminal)?, terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let mut placements = {

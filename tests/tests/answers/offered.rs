@@ -315,3 +315,25 @@ fn cuda_pods_on_a_mixed_cluster_get_no_npu() {
         assert!(classes.clone().count() > 0 && classes.clone().all(|found| found == expected), "{example}");
     }
 }
+
+#[test]
+fn newer_kubelet_counts_as_the_newest_release_and_says_so() {
+    let files = Files::new();
+    let node = |version: &str| {
+        format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: n1}}\nstatus: {{nodeInfo: {{kubeletVersion: {version}}}}}\n---\n"
+        )
+    };
+    let text = claim("a", "share.aliquot.dev");
+    let newer = files.with("newer.yaml", &(node("v1.38.1") + &text));
+    let warning = "warning: the newest kubelet is v1.38.1, newer than 1.37";
+    for command in ["plan", "explain"] {
+        let ran = aliquot(&format!("{command}|-f|{newer}|--node|8xh100"));
+        assert!(ran.err.contains(warning), "{command}: {}", ran.err);
+    }
+    let stated = aliquot(&format!("plan|-f|{newer}|--node|8xh100|--kubernetes|1.37"));
+    let known = files.with("known.yaml", &(node("v1.37.2") + &text));
+    let known = aliquot(&format!("plan|-f|{known}|--node|8xh100"));
+    assert!(!stated.err.contains(warning) && !known.err.contains("newest kubelet"), "{}", stated.err);
+    assert_eq!(stated.out, known.out);
+}
