@@ -222,7 +222,8 @@ pub enum PolicyFault {
     Duplicate(i64),
 }
 
-/// Everything that the API server (1.36) would refuse in the policy of `capacity`, plus a step of zero, on which it crashes, or below.
+/// Everything that the API server would refuse in the policy of `capacity`: 1.36, and 1.37, which refuses steps of zero, on
+/// which 1.36 crashes, and amounts that a grid cannot be computed with.
 ///
 /// Empty for a capacity without a policy.
 #[must_use]
@@ -329,6 +330,19 @@ impl PolicyReport {
         if step.units_rounded_up() <= 0 {
             self.add(path, PolicyFault::Invalid { found: step, rule: "must be greater than 0".to_owned() });
             return;
+        }
+        let amounts = [(".default", Some(default)), (".validRange.min", Some(min)), (".validRange.max", max)];
+        let amounts = amounts.into_iter().chain([(path, Some(step))]);
+        for (field, amount) in amounts.filter_map(|(field, amount)| Some((field, amount?))) {
+            let rule = "must be greater than or equal to 0 beside a step".to_owned();
+            self.invalid_if((amount.nanos() < 0).into(), field, amount, rule);
+            let rule = format!("must not be larger than {} beside a step", i64::MAX);
+            self.invalid_if(
+                (amount > Quantity::from_units(i64::MAX, amount.format())).into(),
+                field,
+                amount,
+                rule,
+            );
         }
         for amount in std::iter::once(default).chain(max) {
             let rule = format!("value is not a multiple of a given step ({step}) from ({min})");

@@ -141,6 +141,14 @@ fn policies_are_judged_as_the_api_server_judges_them() {
         &range("8", Some("0"), "0", None, Some("0")),
         &["requestPolicy.validRange.step: Invalid value: \"0\": must be greater than 0"],
     );
+    let negative = "requestPolicy.validRange.min: Invalid value: \"-1\": must be greater than or equal to 0 beside a step";
+    problems(&range("8", Some("1"), "-1", None, Some("1")), &[negative]);
+    problems(&range("8", Some("1"), "-1", None, None), &[]);
+    let large = "must not be larger than 9223372036854775807 beside a step";
+    problems(
+        &range("1e20", Some("0"), "0", Some("1e20"), Some("1")),
+        &[&format!("requestPolicy.validRange.max: Invalid value: \"{}\": {large}", q("1e20"))],
+    );
     problems(
         &values("8", Some("5"), &["2", "1", "1500m", "9"]),
         &[

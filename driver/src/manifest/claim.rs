@@ -398,8 +398,8 @@ pub(super) fn opaque(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> 
         cx.required(path, "parameters", "an object");
     }
     let parameters = parameters?;
-    if parameters.len() > EXPRESSION_BYTES_MAX {
-        let bytes = parameters.len();
+    let bytes = sent_bytes(&parameters);
+    if bytes > EXPRESSION_BYTES_MAX {
         let at = path.missing("parameters");
         cx.rule(&at, format!("is {bytes} bytes of JSON; at most {EXPRESSION_BYTES_MAX} are allowed"));
     }
@@ -409,6 +409,15 @@ pub(super) fn opaque(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> 
         cx.rule(&path.missing("parameters"), fault);
     }
     Some(config)
+}
+
+/// Bytes of compact JSON as `kubectl` sends it, which escapes some characters.
+fn sent_bytes(json: &str) -> usize {
+    let sent = |character: char| match character {
+        '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => "\\u0000".len(),
+        other => other.len_utf8(),
+    };
+    json.chars().map(sent).sum()
 }
 
 /// No name may stand twice.

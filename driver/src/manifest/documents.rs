@@ -300,8 +300,8 @@ fn meta(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) -> Meta {
             "name" => meta.name = name::subdomain(cx, &entry.value, &at).unwrap_or_default(),
             "namespace" => name::namespace(cx, &entry.value, &at),
             "uid" => meta.uid = cx.string(&entry.value, &at),
-            "labels" => meta.labels = node::labels(cx, &entry.value, &at),
-            "annotations" => meta.annotations = node::labels(cx, &entry.value, &at),
+            "labels" => meta.labels = node::object_labels(cx, &entry.value, &at),
+            "annotations" => meta.annotations = node::annotations(cx, &entry.value, &at),
             "deletionTimestamp" => meta.deleted = entry.value.text().is_some(),
             known if META_FIELDS.contains(&known) => {}
             _ => cx.unknown(&at, META_FIELDS),
@@ -350,7 +350,7 @@ fn read_template(
         let at = path.key(entry);
         match entry.key.as_ref() {
             "spec" => template.spec = claim::spec(cx, &entry.value, &at, version),
-            "metadata" => {}
+            "metadata" => node::template_metadata(cx, &entry.value, &at),
             "devices" => cx.error(&at, "belongs one level deeper in a template: spec.spec.devices"),
             _ => cx.unknown(&at, &["metadata", "spec"]),
         }

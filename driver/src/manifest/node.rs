@@ -9,12 +9,14 @@ use aliquot_core::dra::{
 use aliquot_core::quantity::Quantity;
 
 use super::documents::{Meta, version_of};
-use super::field::{Context, Path};
+use super::field::{Context, Origin, Path};
 use super::tree::{MapEntry, Value, YamlNode, cut};
 use super::{Manifests, name, taint};
 
 const TERMS_MAX: usize = 256;
 const REQUIREMENTS_MAX: usize = 1_024;
+/// Annotations of an object, names and texts together: 256 KiB.
+const ANNOTATIONS_BYTES_MAX: usize = 256 << 10;
 
 /// A node, and what the manifests keep of it besides.
 pub(super) struct ReadNode {
@@ -199,4 +201,53 @@ pub(super) fn labels(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) ->
         }
     }
     labels
+}
+
+/// `metadata.labels`.
+pub(super) fn object_labels(
+    cx: &mut Context,
+    value: &YamlNode<'_>,
+    path: &Path<'_>,
+) -> BTreeMap<String, String> {
+    if cx.origin == Origin::Manifest {
+        for entry in cx.entries(value, path) {
+            let at = path.key(entry);
+            name::label_name(cx, &entry.key, &at);
+            name::label_value(cx, entry.value.text().unwrap_or_default(), &at);
+        }
+    }
+    labels(cx, value, path)
+}
+
+/// `metadata.annotations`.
+pub(super) fn annotations(
+    cx: &mut Context,
+    value: &YamlNode<'_>,
+    path: &Path<'_>,
+) -> BTreeMap<String, String> {
+    let annotations = labels(cx, value, path);
+    if cx.origin == Origin::Manifest {
+        for entry in cx.entries(value, path) {
+            // Capitals do not matter in the name of an annotation.
+            name::label_name(cx, &entry.key.to_lowercase(), &path.key(entry));
+        }
+        let bytes: usize = annotations.iter().map(|(key, text)| key.len() + text.len()).sum();
+        if bytes > ANNOTATIONS_BYTES_MAX {
+            let most = ANNOTATIONS_BYTES_MAX;
+            cx.rule(path, format!("are {bytes} bytes with their names; at most {most} are allowed"));
+        }
+    }
+    annotations
+}
+
+/// The `metadata` of a template: its labels and annotations are those of what is made of it.
+pub(super) fn template_metadata(cx: &mut Context, value: &YamlNode<'_>, path: &Path<'_>) {
+    for entry in cx.entries(value, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "labels" => drop(object_labels(cx, &entry.value, &at)),
+            "annotations" => drop(annotations(cx, &entry.value, &at)),
+            _ => {}
+        }
+    }
 }

@@ -209,6 +209,71 @@ fn rules_of_slices_name_what_is_wrong() {
 }
 
 #[test]
+fn lists_and_groups_of_later_versions_are_read() {
+    let listed =
+        SLICE.replace("index: {int: 0}", "zones: {strings: [a, b]}\n      sizes: {ints: [1, 2]}").replace(
+            "counters: {memory: {value: 80Gi}}}]",
+            "counters: {memory: {value: 80Gi}}, compatibilityGroups: [a, b]}]",
+        );
+    let (manifests, found) = read("m.yaml", &listed);
+    assert!(found.iter().all(|problem| problem.severity == ProblemSeverity::Warning), "{found:?}");
+    let gates = ["DRAListTypeAttributes", "DRADeviceCompatibilityGroups"];
+    assert!(gates.iter().all(|gate| found.iter().any(|problem| problem.message.contains(gate))), "{found:?}");
+    let device = &manifests.slices[0].devices[0];
+    assert_eq!(device.attributes["sizes"], AttributeValue::Ints(vec![1, 2]));
+    assert_eq!(device.consumes[0].compatibility_groups, ["a", "b"]);
+    let stored = listed.replace("{name: s1}", "{name: s1, resourceVersion: '7'}");
+    assert_eq!(problems(&stored), "", "a server has taken it");
+    for (from, to, message) in [
+        ("[1, 2]", "[]".to_owned(), "attributes.sizes.ints: is empty; expected at least one value"),
+        ("[1, 2]", "[1, x]".to_owned(), "found the text \"x\", expected a whole number"),
+        (
+            "[1, 2]",
+            format!("{:?}", vec![0; 45]),
+            "50 values of attributes, members of lists among them; at most 48",
+        ),
+        ("[a, b]}]", "[a, b, c]}]".to_owned(), "3 items; at most 2 are allowed"),
+        ("[a, b]}]", "[a, a]}]".to_owned(), "the group name \"a\" appears twice"),
+    ] {
+        let found = problems(&listed.replace(from, &to));
+        assert!(found.contains(message), "{to}: expected\n  {message}\nfound\n  {found}");
+    }
+    let each = claim_with("model == \"h100\"", "model.exists(m, m == \"h100\")");
+    assert!(each.contains("compiles only on servers with the gate DRAListTypeAttributes"), "{each}");
+}
+
+#[test]
+fn labels_and_annotations_are_held_against_the_rules() {
+    let long = "x".repeat(64);
+    let cases = [
+        ("labels: {a/b/c: x}", "metadata.labels[a/b/c]: found \"a/b/c\", expected 1 to 63 letters"),
+        ("labels: {-a: x}", "metadata.labels.-a: found \"-a\", expected 1 to 63 letters"),
+        ("labels: {Example.com/a: x}", "expected a DNS name before the /"),
+        ("labels: {a: 'b c'}", "metadata.labels.a: found \"b c\", expected at most 63 letters"),
+        (&format!("labels: {{a: {long}}}"), "expected at most 63 letters"),
+        (&format!("labels: {{{long}: a}}"), "expected 1 to 63 letters"),
+        ("annotations: {'a b': x}", "metadata.annotations.a b: found \"a b\", expected 1 to 63 letters"),
+        ("annotations: {a/b/c: x}", "expected 1 to 63 letters"),
+        (
+            &format!("annotations: {{a: {}}}", "x".repeat(262_144)),
+            "are 262145 bytes with their names; at most 262144",
+        ),
+    ];
+    for (field, message) in cases {
+        let found = claim_with("namespace: team", &format!("namespace: team, {field}"));
+        assert!(found.contains(message), "{}: expected\n  {message}\nfound\n  {found}", tree::cut(field));
+    }
+    assert_eq!(claim_with("namespace: team", "namespace: team, annotations: {Example.com/A_b: 'x y'}"), "");
+    let template = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  template:\n    \
+                    metadata: {labels: {a: b c}}\n    spec: {containers: [{name: c}]}\n";
+    assert!(
+        problems(template).contains("spec.template.metadata.labels.a: found \"b c\""),
+        "{}",
+        problems(template)
+    );
+}
+
+#[test]
 fn a_dump_is_read_with_warnings_where_a_manifest_has_errors() {
     let indented = |text: &str| {
         let lines: Vec<String> = text.trim().lines().map(|l| format!("  {l}\n")).collect();

@@ -153,6 +153,7 @@ fn spec(
                         "spec" => pod::pod_spec(cx, &entry.value, &at, made),
                         // Labels are read first: rules of the Pods may be about them.
                         "metadata" => {
+                            node::template_metadata(cx, &entry.value, &at);
                             let annotations = entry.value.get("annotations");
                             let annotations = annotations.map(|node| node::labels(cx, node, &at));
                             made.part_annotations = pod::part_annotations(annotations.unwrap_or_default());
@@ -166,7 +167,7 @@ fn spec(
                     let at = at.key(entry);
                     match entry.key.as_ref() {
                         "spec" => spec(cx, "Job", &entry.value, &at, made, numbers),
-                        "metadata" => {}
+                        "metadata" => node::template_metadata(cx, &entry.value, &at),
                         _ => cx.unknown(&at, &["metadata", "spec"]),
                     }
                 }
