@@ -23,6 +23,7 @@ pub mod health;
 pub mod id;
 pub mod ledger;
 pub mod offer;
+pub mod orphans;
 pub mod partition;
 pub mod plan;
 pub mod ports;

@@ -20,6 +20,7 @@
 //! | `maintenance` | the node's label and cordon, the last claim | when the program is to begin anew |
 //! | `card_events` | `state`, the publisher | with `state` |
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
+//! | `orphans` | a timer, the kubelet's record, the API server | when the agent begins to end |
 //! | `http` | scrapes and probes | at the stop |
 //! | `tend`, a thread | a change of the CDI directory, a timer | with the node |
 //! | `arrival`, a thread | the first card of a machine without one | the agent, which the next start follows |
@@ -34,6 +35,7 @@ pub mod layouts;
 pub mod maintenance;
 pub mod metrics;
 pub mod observe;
+pub mod orphans;
 pub mod report;
 pub mod service;
 pub mod simulated;

@@ -3,11 +3,13 @@
 //! ```text
 //!  <root>/plugins_registry/aliquot.dev@reg.sock   Registration: name, endpoint, versions
 //!  <root>/plugins/aliquot.dev/dra.sock            DRAPlugin v1, v1beta1; DRAResourceHealth v1, v1alpha1
+//!  <root>/dra_manager_state                       the kubelet's record of claims, which is read
 //! ```
 //!
 //! Start: service socket first, then registration. Stop: registration first, so that the kubelet sends nothing to a socket
 //! that closes. [`dra`] and [`health`] translate between the wire and [`crate::agent`]; they decide nothing.
 
+pub mod claim_state;
 pub mod dra;
 pub mod health;
 pub mod proto;

@@ -8,6 +8,7 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{DeviceId, ResourceClaim, ResourceSlice};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::{CounterStance, ServerVersion};
+use aliquot_core::orphans::Knowledge;
 
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -47,6 +48,12 @@ pub trait ClaimReader: Send + Sync {
     /// `Retry` if the API server cannot be reached in time; `Refuse` if the claim is absent, has another UID or has no
     /// allocation.
     fn read<'a>(&'a self, claim: &'a ClaimReference) -> BoxFuture<'a, Result<ResourceClaim, AgentError>>;
+
+    /// Whether the server has the claim with this UID, in any state.
+    ///
+    /// # Errors
+    /// The server does not answer, or something else answers in its place.
+    fn find<'a>(&'a self, claim: &'a ClaimReference) -> BoxFuture<'a, Result<Knowledge, AgentError>>;
 }
 
 /// What the agent wants published: every slice of every pool of this node.

@@ -13,6 +13,7 @@ use aliquot_driver::kubelet::proto::{
     dra_v1, dra_v1beta1, health_v1, health_v1alpha1, pluginregistration_v1 as registration,
 };
 use parking_lot::Mutex;
+use serde_json::json;
 use tonic::transport::{Channel, Endpoint};
 
 /// Longest wait for a socket.
@@ -67,6 +68,30 @@ impl FakeKubelet {
     #[must_use]
     pub fn plugin_dir(&self) -> PathBuf {
         self.root.path().join("plugins/aliquot.dev")
+    }
+
+    /// Its record of claims; absent until it is written.
+    #[must_use]
+    pub fn claim_state(&self) -> PathBuf {
+        self.root.path().join("dra_manager_state")
+    }
+
+    /// Writes its record with the claims of these UIDs, as Kubernetes 1.36 does.
+    pub fn record(&self, claims: &[&str]) {
+        let entry =
+            |uid: &&str| json!({"ClaimUID": uid, "ClaimName": format!("claim-{uid}"), "Namespace": "test"});
+        let entries: Vec<_> = claims.iter().map(entry).collect();
+        let data = json!({
+            "kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1", "Entries": entries,
+        });
+        let data = data.to_string();
+        let sum = data.bytes().fold(u32::MAX, |sum, byte| {
+            (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ (0xedb8_8320 * (sum & 1)))
+        });
+        let text = json!({"Data": data, "Checksum": !sum}).to_string();
+        let written = self.root.path().join("dra_manager_state.new");
+        std::fs::write(&written, text).unwrap();
+        std::fs::rename(written, self.claim_state()).unwrap();
     }
 
     /// Registration sockets that are there now.

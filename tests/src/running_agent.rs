@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,9 +12,11 @@ use std::time::Duration;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::ServerVersion;
+use aliquot_core::orphans::Knowledge;
 use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentPace, AgentParts};
 use aliquot_driver::agent::governors::Governors;
 use aliquot_driver::agent::layouts::PolicyOutcome;
+use aliquot_driver::agent::orphans::KubeletRecord;
 use aliquot_driver::agent::store::NodeStore;
 use aliquot_driver::agent::takeover::{NodeSource, OpenNode};
 use aliquot_driver::disk::Disk;
@@ -210,6 +213,11 @@ impl FakeCluster {
         self.claims.lock().insert((claim.namespace.clone(), claim.name.clone()), claim.clone());
     }
 
+    /// Deletes a claim, as a restore from a backup that is older than the claim does.
+    pub fn lose(&self, namespace: &str, name: &str) {
+        self.claims.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
     /// A claim that was created.
     #[must_use]
     pub fn claim(&self, namespace: &str, name: &str) -> ResourceClaim {
@@ -234,6 +242,14 @@ impl ClaimReader for FakeCluster {
             }
             found.ok_or_else(absent)
         })
+    }
+
+    fn find<'a>(&'a self, claim: &'a ClaimReference) -> BoxFuture<'a, Result<Knowledge, AgentError>> {
+        let key = (claim.namespace.clone(), claim.name.clone());
+        let is_there = self.claims.lock().get(&key).is_some_and(|found| found.uid == claim.uid.as_str());
+        let found = if is_there { Knowledge::Known } else { Knowledge::Absent };
+        let result = if self.faults.away.load(Ordering::SeqCst) { Err(away()) } else { Ok(found) };
+        Box::pin(std::future::ready(result))
     }
 }
 
@@ -362,6 +378,7 @@ impl RunningAgent {
             plugin: kubelet.plugin_dir(),
             pod: pod.map(str::to_owned),
             metrics: Some(metrics),
+            record: KubeletRecord { host: PathBuf::from("/"), file: kubelet.claim_state() },
             pace,
         };
         let task = tokio::spawn(async move {

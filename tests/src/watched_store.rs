@@ -6,8 +6,9 @@ use std::sync::Arc;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::offer::ServerVersion;
+use aliquot_core::orphans::ClaimUse;
 use aliquot_core::ports::{BackendError, PartitionAt};
-use aliquot_driver::agent::store::{NodeStore, NodeView};
+use aliquot_driver::agent::store::{HeldClaim, NodeStore, NodeView};
 use aliquot_driver::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 
 /// A call that is about to reach the node.
@@ -57,6 +58,10 @@ impl NodeStore for WatchedStore {
 
     fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
         self.node.holders(uid)
+    }
+
+    fn uses(&self, claims: &[HeldClaim]) -> Vec<ClaimUse> {
+        self.node.uses(claims)
     }
 
     fn end_runs(&self) -> Vec<String> {

@@ -17,6 +17,7 @@ use super::http::{self, Probes};
 use super::layouts::PolicyOutcome;
 use super::maintenance::{self, MaintenanceInputs, MaintenanceParts, MaintenanceStage};
 use super::metrics::Metrics;
+use super::orphans::{self, KubeletRecord, OrphanParts};
 use super::publish_gate;
 use super::report::Reporter;
 use super::service::{ClaimService, ServiceParts};
@@ -45,6 +46,8 @@ pub struct AgentConfig {
     pub plugin: PathBuf,
     /// UID of the agent's Pod, if it runs in one.
     pub pod: Option<String>,
+    /// The kubelet's record of claims.
+    pub record: KubeletRecord,
     /// Address of `/metrics`, `/healthz` and `/readyz`; `None`: not served.
     pub metrics: Option<SocketAddr>,
     /// How long it waits.
@@ -69,6 +72,8 @@ pub struct AgentPace {
     pub refused: Duration,
     /// Age from which on a written status is read again, and written where it is not there any more: one request a claim.
     pub believed: Duration,
+    /// Time for which neither the kubelet nor the API server knows a claim, and no process uses it, before it is released.
+    pub grace: Duration,
 }
 
 // === impl AgentPace ===
@@ -83,6 +88,7 @@ impl AgentPace {
         overlap: Duration::from_secs(20),
         refused: Duration::from_secs(60),
         believed: Duration::from_secs(900),
+        grace: aliquot_core::orphans::GRACE,
     };
 }
 
@@ -171,10 +177,11 @@ pub async fn run(
         metrics: Arc::clone(&metrics),
     };
     let follows = inputs_of(&probes, &to_publish, &parts.events);
-    serve_metrics(config.metrics, probes, stopped.clone()).await?;
+    serve_metrics(config.metrics, probes.clone(), stopped.clone()).await?;
     tokio::spawn(publish_gate::run(to_publish.clone(), registration, parts.desired));
     follow_node(follows, parts.policy, parts.maintenance, stage);
     let pace = config.pace;
+    let lost = lost_claims(config, &parts.reader, &parts.events, probes, &drains);
     let publication = parts.publication.clone();
     let reporter =
         Reporter::start(parts.status, parts.events, views.clone(), observed, publication, &metrics, pace);
@@ -201,9 +208,10 @@ pub async fn run(
     };
     let (state, node) = match parts.node {
         NodeSource::Open(node) => (StateTask::Running(state.start(node)), None),
-        NodeSource::Awaited(node) => (StateTask::Waits(state), Some(node)),
+        NodeSource::Awaited(node) => (StateTask::Waits(Box::new(state)), Some(node)),
     };
     let handler = Arc::new(ClaimService::new(service));
+    tokio::spawn(orphans::run(lost, Arc::<ClaimService>::clone(&handler)));
     let services = Services { handler, health: health_list, registered };
     let server = KubeletServer::start(paths, services)?;
     tracing::info!("serving the kubelet");
@@ -238,6 +246,27 @@ fn follow_node(
     tokio::spawn(card_events::run(seen, policy, Arc::clone(&inputs.events)));
     if let Some(parts) = maintenance {
         tokio::spawn(maintenance::run(parts, inputs, stage));
+    }
+}
+
+/// What looks for claims that the cluster has lost, from what observers see of the agent.
+fn lost_claims(
+    config: &AgentConfig,
+    reader: &Arc<dyn ClaimReader>,
+    events: &Arc<dyn EventSink>,
+    observed: Probes,
+    draining: &watch::Receiver<bool>,
+) -> OrphanParts {
+    OrphanParts {
+        record: config.record.clone(),
+        node: observed.node,
+        views: observed.views,
+        publication: observed.publication,
+        reader: Arc::clone(reader),
+        events: Arc::clone(events),
+        metrics: observed.metrics,
+        draining: draining.clone(),
+        grace: config.pace.grace,
     }
 }
 
@@ -277,7 +306,7 @@ struct RunningAgent {
 /// The task that follows the node's state.
 enum StateTask {
     /// The node is not this agent's yet.
-    Waits(StateStart),
+    Waits(Box<StateStart>),
     /// It follows the node.
     Running(JoinHandle<()>),
     /// Neither, for an instant.

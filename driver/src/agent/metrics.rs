@@ -31,7 +31,7 @@ use crate::kube::pod_names::PodNames;
 use crate::ports::{Publication, Truth};
 
 /// Every family, as the text declares it; samples of counters end in `_total`.
-pub const NAMES: [&str; 27] = [
+pub const NAMES: [&str; 28] = [
     "aliquot_build",
     "aliquot_dra_requests",
     "aliquot_dra_request_duration_seconds",
@@ -40,6 +40,7 @@ pub const NAMES: [&str; 27] = [
     "aliquot_dra_node_unprepare_errors",
     "aliquot_dra_prepared_claims",
     "aliquot_dra_prepared_devices",
+    "aliquot_dra_orphans_released",
     "aliquot_publish_writes",
     "aliquot_publish_in_sync",
     "aliquot_policy_refused",
@@ -81,6 +82,7 @@ pub struct Metrics {
     status_failures: Counter,
     policy_refused: Gauge,
     maintenance: Gauge,
+    orphans: Counter,
     pods: Arc<PodNames>,
 }
 
@@ -143,6 +145,7 @@ impl Metrics {
             status_failures: Counter::default(),
             policy_refused: Gauge::default(),
             maintenance: Gauge::default(),
+            orphans: Counter::default(),
             pods: Arc::default(),
         };
         metrics.begin_at_zero();
@@ -218,6 +221,11 @@ impl Metrics {
         self.status_failures.inc();
     }
 
+    /// Counts a claim that was released because neither the kubelet nor the API server knew it.
+    pub(super) fn orphan_released(&self) {
+        self.orphans.inc();
+    }
+
     /// All metrics as text.
     ///
     /// # Errors
@@ -264,6 +272,8 @@ impl Metrics {
         registry.register("dra_requests_inflight", "Claims in progress", self.inflight.clone());
         registry.register("dra_node_prepare_errors", "Failed prepares", self.prepare_errors.clone());
         registry.register("dra_node_unprepare_errors", "Failed unprepares", self.unprepare_errors.clone());
+        let orphans = self.orphans.clone();
+        registry.register("dra_orphans_released", "Claims released that the cluster had lost", orphans);
         registry.register("reports_dropped", "Operations without status and Event", self.dropped.clone());
         let failures = self.status_failures.clone();
         registry.register("status_failures", "Claim statuses that could not be written", failures);

@@ -34,6 +34,7 @@ use super::metrics::{Metrics, Operation};
 use super::observe::{EnforcementState, ShareUse};
 use super::service::{ClaimDevices, ClaimOutcome, OutcomeSink};
 use super::store::{HeldClaim, NodeView};
+use crate::checkpoint::ClaimKind;
 use crate::clock;
 use crate::ports::{
     AgentError, AgentEvent, BoxFuture, ClaimReference, Condition, DeviceStatus, EventObject, EventSeverity,
@@ -450,7 +451,10 @@ async fn try_to_write(
 }
 
 /// The claim as the API server knows it; `None`: a local run.
-fn reference(held: &HeldClaim) -> Option<ClaimReference> {
+pub(super) fn reference(held: &HeldClaim) -> Option<ClaimReference> {
+    if held.kind == ClaimKind::Run {
+        return None;
+    }
     let (namespace, name) = held.name.split_once('/')?;
     Some(ClaimReference { namespace: namespace.to_owned(), name: name.to_owned(), uid: held.uid.clone() })
 }

@@ -3,21 +3,26 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use aliquot_abi::limits::MemoryLimit;
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::ledger::CardReport;
 use aliquot_core::offer::{DRIVER, Offers, ServerVersion};
+use aliquot_core::orphans::ClaimUse;
 use aliquot_core::plan;
 use aliquot_core::ports::{BackendError, PartitionAt};
 
-use crate::checkpoint::ClaimRecord;
+use crate::checkpoint::{ClaimKind, ClaimRecord};
 use crate::error_text::chain;
+use crate::grant_file;
 use crate::node::{NodeService, NodeSnapshot};
 use crate::ports::AgentError;
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 use crate::printable;
+use crate::region;
+use crate::run::processes::mounted_claims;
 use crate::run::record::{SweepOutcome, holders_of_claim, sweep};
 
 /// A claim of the journal.
@@ -27,6 +32,8 @@ pub struct HeldClaim {
     pub uid: ClaimUid,
     /// `namespace/name`.
     pub name: String,
+    /// Which processes use it.
+    pub kind: ClaimKind,
     /// What it holds.
     pub grants: Vec<Grant>,
 }
@@ -67,6 +74,10 @@ pub trait NodeStore: Send + Sync + 'static {
     /// The process ids, as far as they are known, of live processes that use a claim's grants; `None`: there is none.
     fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>>;
 
+    /// Whether processes use these claims of containers, in their order: those in a container of the claim, those with a process
+    /// slot, and those on a part that the claim has alone.
+    fn uses(&self, claims: &[HeldClaim]) -> Vec<ClaimUse>;
+
     /// Gives back the parts of local runs that have ended beside the agent: which, or why not.
     fn end_runs(&self) -> Vec<String>;
 
@@ -106,6 +117,16 @@ impl NodeStore for NodeService {
         holders_of_claim(self.grants_dir().join(uid.as_str()))
     }
 
+    fn uses(&self, claims: &[HeldClaim]) -> Vec<ClaimUse> {
+        match mounted_claims() {
+            Ok(mounted) => claims.iter().map(|claim| claim_use(self, claim, &mounted)).collect(),
+            Err(error) => {
+                tracing::warn!("containers of claims cannot be told from /proc: {error}");
+                vec![ClaimUse::Unanswered; claims.len()]
+            }
+        }
+    }
+
     fn end_runs(&self) -> Vec<String> {
         match sweep(&mut &*self, self.state_dir()) {
             Ok(swept) => swept.iter().filter_map(told).collect(),
@@ -126,7 +147,32 @@ impl NodeStore for NodeService {
 
 fn held(record: ClaimRecord) -> HeldClaim {
     let plan = record.plan;
-    HeldClaim { uid: plan.claim, name: plan.name, grants: plan.grants }
+    HeldClaim { uid: plan.claim, name: plan.name, kind: record.kind, grants: plan.grants }
+}
+
+/// Whether processes use a claim, of which containers with `mounted` claims run.
+fn claim_use(node: &NodeService, claim: &HeldClaim, mounted: &BTreeSet<String>) -> ClaimUse {
+    if mounted.contains(claim.uid.as_str()) || node.holders(&claim.uid).is_some() {
+        return ClaimUse::Used;
+    }
+    // On a part with a memory limit the hardware has the processes of other claims as well; ours have a slot, or a container.
+    let is_shared = |grant: &&Grant| {
+        let place = grant_file::place(node.grants_dir(), &grant.claim, &grant.share);
+        region::read(&place.limits()).is_ok_and(|limits| limits.memory != MemoryLimit::Unlimited)
+    };
+    for grant in claim.grants.iter().filter(|grant| !is_shared(grant)) {
+        match node.has_processes(grant) {
+            Ok(Some(true)) => return ClaimUse::Used,
+            Ok(_) => {}
+            // A partition that is gone has no processes.
+            Err(BackendError::Absent { .. }) => {}
+            Err(error) => {
+                tracing::debug!(claim = %claim.name, "its processes cannot be told: {}", chain(&error));
+                return ClaimUse::Unanswered;
+            }
+        }
+    }
+    ClaimUse::Unused
 }
 
 impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
@@ -144,6 +190,10 @@ impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
 
     fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
         self.as_ref().holders(uid)
+    }
+
+    fn uses(&self, claims: &[HeldClaim]) -> Vec<ClaimUse> {
+        self.as_ref().uses(claims)
     }
 
     fn end_runs(&self) -> Vec<String> {

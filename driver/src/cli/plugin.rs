@@ -8,10 +8,12 @@ use aliquot_core::id::NodeName;
 use tracing_subscriber::EnvFilter;
 
 use crate::agent::composition::{AgentConfig, AgentPace};
+use crate::agent::orphans::KubeletRecord;
 use crate::agent::start::{self, AgentSettings, HardwareSettings};
 use crate::error_text::chain;
 use crate::hardware::vendors::HostRoots;
 use crate::kube::ClusterAccess;
+use crate::kubelet::claim_state;
 use crate::kubelet::sockets::KUBELET_ROOT;
 
 use super::failure::{CommandAnswer, Failure};
@@ -140,6 +142,10 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
         agent: AgentConfig {
             registry: args.kubelet_root.join("plugins_registry"),
             plugin: plugin.unwrap_or_else(|| args.kubelet_root.join("plugins/aliquot.dev")),
+            record: KubeletRecord {
+                host: args.host_root.clone(),
+                file: args.kubelet_root.join(claim_state::FILE),
+            },
             pod: args.pod_uid.clone().filter(|uid| !uid.is_empty()),
             metrics,
             pace: AgentPace::SERVICE,

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use ::kube::Client;
+use ::kube::core::Status;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
+use aliquot_core::orphans::Knowledge;
+
+use serde::Deserialize;
 
 use super::client::Connection;
 use super::convert;
@@ -57,9 +61,54 @@ impl ApiClaims {
     }
 }
 
+/// What is read of a claim to find it.
+#[derive(Deserialize)]
+struct FoundClaim {
+    metadata: FoundMetadata,
+}
+
+#[derive(Deserialize)]
+struct FoundMetadata {
+    uid: String,
+}
+
+/// Whether an answer is the API server's word that it has no such claim. A proxy, or a server that does not serve the resource yet,
+/// answers 404 without naming the claim.
+fn is_absence(error: &::kube::Error, claim: &ClaimReference) -> bool {
+    let ::kube::Error::Api(status) = error else { return false };
+    let names = |status: &Status| status.details.as_ref().is_some_and(|details| details.name == claim.name);
+    status.code == 404 && status.reason == "NotFound" && names(status)
+}
+
+impl ApiClaims {
+    async fn find_claim(&self, claim: &ClaimReference) -> Result<Knowledge, AgentError> {
+        let object = format!("{}/{}", claim.namespace, claim.name);
+        let call = ApiCall { verb: "get", resource: "resourceclaims.resource.k8s.io", object: &object };
+        let request = self.client.request_text(get_request(claim)?);
+        let found: FoundClaim = match tokio::time::timeout(GET_TIMEOUT, request).await {
+            Err(_elapsed) => return Err(call.timed_out(GET_TIMEOUT)),
+            Ok(Err(error)) if is_absence(&error, claim) => return Ok(Knowledge::Absent),
+            Ok(answer) => {
+                let text = answer.map_err(|error| call.failed(&error))?;
+                serde_json::from_str(&text).map_err(|error| AgentError {
+                    message: format!("claim {object}: the server's object cannot be read: {error}"),
+                    disposition: Disposition::Broken,
+                })?
+            }
+        };
+        // The claim was deleted, and another one has its name.
+        let is_same = found.metadata.uid == claim.uid.as_str();
+        Ok(if is_same { Knowledge::Known } else { Knowledge::Absent })
+    }
+}
+
 impl ClaimReader for ApiClaims {
     fn read<'a>(&'a self, claim: &'a ClaimReference) -> BoxFuture<'a, Result<ResourceClaim, AgentError>> {
         Box::pin(self.get(claim))
+    }
+
+    fn find<'a>(&'a self, claim: &'a ClaimReference) -> BoxFuture<'a, Result<Knowledge, AgentError>> {
+        Box::pin(self.find_claim(claim))
     }
 }
 
@@ -84,15 +133,22 @@ pub(super) fn path(claim: &ClaimReference) -> Result<String, AgentError> {
     Ok(format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"))
 }
 
+fn get_request(claim: &ClaimReference) -> Result<http::Request<Vec<u8>>, AgentError> {
+    http::Request::get(path(claim)?).body(Vec::new()).map_err(|error| AgentError {
+        message: format!(
+            "claim {}/{}: no request can be made of it: {error}",
+            printable(&claim.namespace),
+            printable(&claim.name)
+        ),
+        disposition: Disposition::Refuse,
+    })
+}
+
 /// The claim as JSON text.
 pub(super) async fn get_claim(client: &Client, claim: &ClaimReference) -> Result<String, AgentError> {
     let object = format!("{}/{}", claim.namespace, claim.name);
     let call = ApiCall { verb: "get", resource: "resourceclaims.resource.k8s.io", object: &object };
-    let request = http::Request::get(path(claim)?).body(Vec::new()).map_err(|error| AgentError {
-        message: format!("claim {}: no request can be made of it: {error}", printable(&object)),
-        disposition: Disposition::Refuse,
-    })?;
-    match tokio::time::timeout(GET_TIMEOUT, client.request_text(request)).await {
+    match tokio::time::timeout(GET_TIMEOUT, client.request_text(get_request(claim)?)).await {
         Err(_elapsed) => Err(call.timed_out(GET_TIMEOUT)),
         Ok(Err(error)) if code(&error) == Some(404) => Err(AgentError {
             message: format!(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::dra::{DeviceResult, ResourceClaim};
+use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, ClaimUid};
 use aliquot_core::ledger::CardReport;
 use aliquot_core::offer::{Offers, ServerVersion};
@@ -164,6 +165,22 @@ impl NodeService {
         let still = of_card(&self.state.lock());
         let missing = expected.into_iter().filter(|one| still.contains(one) && !live.contains(one));
         Ok(missing.map(|one| one.at).collect())
+    }
+
+    /// Whether the hardware has processes on a part; a card shared by several claims has those of all. `None`: it does not report
+    /// processes.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the hardware cannot be asked.
+    pub fn has_processes(&self, grant: &Grant) -> Result<Option<bool>, BackendError> {
+        let backend = &self.site.parts.backend;
+        let used =
+            backend.access(&grant.card, &grant.part).and_then(|access| backend.usage(&access.visible_uuid));
+        match used {
+            Ok(usage) => Ok(Some(!usage.processes.is_empty())),
+            Err(BackendError::Unsupported { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Every claim now, by UID.

@@ -1,10 +1,13 @@
 //! Kernel data of a process: the name of its program, and the grants that it was started under.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
 
 use super::commands::Commands;
 
@@ -61,6 +64,50 @@ fn mounted(line: &str) -> Option<PathBuf> {
     let point = Path::new(line.split(' ').nth(4)?);
     let mut parts = point.strip_prefix(MOUNTED).ok()?.components();
     Some(Path::new(parts.next()?.as_os_str()).join(parts.next()?.as_os_str()))
+}
+
+/// The claims that any container on this node was started with, by UID: those whose grants are mounted in a process's root. A
+/// container has such a mount for each device of a claim, whole cards included.
+///
+/// # Errors
+/// A process cannot be examined; one that exits meanwhile is none.
+pub(crate) fn mounted_claims() -> io::Result<BTreeSet<String>> {
+    let (mut claims, mut spaces) = (BTreeSet::new(), BTreeSet::new());
+    for entry in fs::read_dir("/proc")? {
+        let process = entry?;
+        let pid = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+        // The first process of this one's own space is in no container of a claim, and may be closed to it.
+        if pid.is_none_or(|pid| pid == 1) {
+            continue;
+        }
+        match mounts_of(&process.path(), &mut spaces) {
+            Ok(mounts) => {
+                let grants = mounts.lines().filter_map(mounted);
+                let claim = |grant: PathBuf| Some(grant.iter().next()?.to_str()?.to_owned());
+                claims.extend(grants.filter_map(claim));
+            }
+            Err(error) if has_exited(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(claims)
+}
+
+/// The mounts of a process; none if those of another one in the same space were read.
+fn mounts_of(process: &Path, spaces: &mut BTreeSet<PathBuf>) -> io::Result<String> {
+    let space = fs::read_link(process.join("ns/mnt"))?;
+    if spaces.contains(&space) {
+        return Ok(String::new());
+    }
+    let mounts = fs::read(process.join("mountinfo"))?;
+    spaces.insert(space);
+    Ok(String::from_utf8_lossy(&mounts).into_owned())
+}
+
+/// Whether a process has exited; the kernel keeps the number of one that was not waited for.
+fn has_exited(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw);
+    matches!(code, Some(Errno::ENOENT | Errno::ESRCH | Errno::EINVAL))
 }
 
 fn bounded(path: &str) -> Vec<u8> {

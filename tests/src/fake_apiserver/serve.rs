@@ -171,7 +171,7 @@ fn carry_out(state: &mut State, verb: &str, target: &Target, body: Value) -> Res
     let key = Key::new(&target.resource, target.namespace.as_deref().unwrap_or_default(), &target.name);
     let absent = || {
         let message = format!("{} \"{}\" not found", target.resource, target.name);
-        Refusal::new(404, "NotFound", message)
+        Refusal::new(404, "NotFound", message).of(&target.name)
     };
     match verb {
         "get" => state.store.get(&key).cloned().ok_or_else(absent),

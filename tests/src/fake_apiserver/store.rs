@@ -39,6 +39,8 @@ pub(super) struct Refusal {
     pub(super) code: u16,
     pub(super) reason: &'static str,
     pub(super) message: String,
+    /// Name of the object; empty if there is none.
+    pub(super) object: String,
 }
 
 // === impl Key ===
@@ -65,13 +67,19 @@ impl Key {
 
 impl Refusal {
     pub(super) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into() }
+        Self { code, reason, message: message.into(), object: String::new() }
+    }
+
+    /// The same, of an object with this name.
+    pub(super) fn of(self, object: &str) -> Self {
+        Self { object: object.to_owned(), ..self }
     }
 
     pub(super) fn status(&self) -> Value {
         json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
+            "details": { "name": self.object },
         })
     }
 }

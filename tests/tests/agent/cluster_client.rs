@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::DeviceId;
 use aliquot_core::id::ClaimUid;
+use aliquot_core::orphans::Knowledge;
 use aliquot_driver::kube::{ApiClaims, ApiStatus, ClusterAccess, Connection, EventQueue};
 use aliquot_driver::manifest::Object;
 use aliquot_driver::ports::{
@@ -106,6 +107,33 @@ async fn claims_are_read_and_checked() {
     assert_eq!(error.disposition, Disposition::Retry, "{error}");
     server.resume();
     claims.read(&reference("whole", UID)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_is_absent_by_the_word_of_the_server_alone() {
+    let mut server = FakeApiServer::start();
+    let mut deleted = allocated("deleted");
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let mut pending = allocated("pending");
+    pending["status"] = json!({});
+    for claim in [allocated("whole"), deleted, pending] {
+        server.put(claim);
+    }
+    let claims = ApiClaims::new(&connect(&server).await);
+    for name in ["whole", "deleted", "pending"] {
+        assert_eq!(claims.find(&reference(name, UID)).await.unwrap(), Knowledge::Known, "{name}");
+    }
+    for (name, uid) in [("whole", "another"), ("absent", UID)] {
+        assert_eq!(claims.find(&reference(name, uid)).await.unwrap(), Knowledge::Absent, "{name}");
+    }
+    claims.find(&reference("../../nodes/n1", UID)).await.unwrap_err();
+    // A proxy without a server behind it, or a server that does not serve claims yet, names no claim.
+    for code in [404, 410, 403, 500] {
+        server.inject(Fault::once("get", "resourceclaims", Effect::Status(code)));
+        claims.find(&reference("absent", UID)).await.unwrap_err();
+    }
+    server.stop();
+    claims.find(&reference("absent", UID)).await.unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

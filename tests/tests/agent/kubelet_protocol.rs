@@ -29,7 +29,7 @@ const PARTITION: Want = Want { card: 0, part: "1g.10gb at 0", memory_mib: None, 
 /// A node, its agent, a kubelet that registered it.
 pub(super) struct Bench {
     pub(super) world: World,
-    kubelet: FakeKubelet,
+    pub(super) kubelet: FakeKubelet,
     pub(super) cluster: Arc<FakeCluster>,
     pub(super) agent: RunningAgent,
     pub(super) plugin: Plugin,

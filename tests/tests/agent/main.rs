@@ -16,6 +16,7 @@ mod kubelet_protocol;
 mod maintenance;
 mod metrics;
 mod nvidia_cards;
+mod orphans;
 mod policy;
 mod publisher;
 mod random_calls;

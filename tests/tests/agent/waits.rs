@@ -15,7 +15,7 @@ use aliquot_tests::running_agent::PACE;
 use super::kubelet_protocol::{Bench, REST, SHARE, eventually};
 
 /// A process that takes the first process slot of a usage file, as a tenant's does, and lives until its input ends.
-const HOLDER: &str = "import fcntl, os, struct, sys
+pub(super) const HOLDER: &str = "import fcntl, os, struct, sys
 usage, slot = os.open(sys.argv[1], os.O_RDWR), int(sys.argv[2])
 os.pwrite(usage, struct.pack('<Q', os.getpid()), slot)
 fcntl.lockf(usage, fcntl.LOCK_EX, 1, slot)
