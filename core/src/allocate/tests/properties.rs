@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::build::*;
-use crate::allocate::{Candidates, Change, Limits, Memory, NodeIndex, NodesExplained, World};
+use crate::allocate::{Candidates, Change, Limits, Memory, NodeIndex, NodesExplained, SelectorOrigin, World};
 use crate::dra::*;
 use crate::rounding;
 
@@ -291,6 +291,13 @@ fn apply(change: &Change, claims: &mut [ResourceClaim]) -> Option<String> {
         Change::LowerCount { claim, request: name, to, .. } => request(claim, name, &|exact| {
             exact.mode = AllocationMode::ExactCount(*to);
         }),
+        Change::GuardSelector { claim, request: name, origin: SelectorOrigin::Request { index }, guard } => {
+            request(claim, name, &|exact| {
+                let guarded = format!("{guard} && ({})", exact.selectors[*index]);
+                exact.selectors[*index] = guarded;
+            });
+        }
+        Change::GuardSelector { origin, .. } => unreachable!("the selectors of this world's classes read no key: {origin}"),
         Change::DropSelector { claim, request: name, expression } => request(claim, name, &|exact| {
             exact.selectors.retain(|known| known != expression);
         }),
