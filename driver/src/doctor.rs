@@ -1,9 +1,11 @@
-//! `aliquot doctor`: is this node fit for the agent? One finding a check, each with the remedy.
+//! `aliquot doctor`: is this machine fit for the agent, or for local runs? One finding a check, each with the remedy.
 //!
 //! ```text
 //!  Site: where things are ─▶ host checks (files below a root) ─┐
 //!  cluster ─▶ kube::survey ─▶ cluster checks (pure) ───────────┴─▶ findings: ok, warning, failed, not checked
 //! ```
+//!
+//! A machine without a kubelet has the checks of [`Purpose::LocalRuns`]: what `aliquot run` requires.
 //!
 //! A check never changes anything. What this user cannot see is `not checked`, with what it takes to see it: never `ok`.
 
@@ -11,6 +13,7 @@ mod cluster;
 mod disk;
 mod driver;
 mod host;
+mod local;
 mod metrics;
 mod node_root;
 mod policy;
@@ -20,7 +23,7 @@ mod shim;
 mod state;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aliquot_core::card::Inventory;
 
@@ -35,7 +38,7 @@ pub struct NodePaths {
     pub root: PathBuf,
     /// Directory of the kubelet.
     pub kubelet: PathBuf,
-    /// State directory of the agent.
+    /// State directory of the agent, or of local runs.
     pub state: PathBuf,
     /// Directory from which the container runtime reads CDI files.
     pub cdi: PathBuf,
@@ -45,6 +48,15 @@ pub struct NodePaths {
     pub metrics: Option<SocketAddr>,
     /// What the cards are: simulated cards need no driver.
     pub cards: CardsAt,
+}
+
+/// What a machine is checked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Pods: it is a node of a cluster.
+    Pods,
+    /// `aliquot run` alone.
+    LocalRuns,
 }
 
 /// Which cards the node has.
@@ -91,6 +103,19 @@ pub enum CheckVerdict {
     Failed,
 }
 
+// === impl Purpose ===
+
+impl Purpose {
+    /// That of a machine with its file system at `root`: a kubelet leaves directories on each node.
+    #[must_use]
+    pub fn of_machine(root: &Path) -> Self {
+        match host::is_of_cluster(&NodeRoot::new(root)) {
+            true => Self::Pods,
+            false => Self::LocalRuns,
+        }
+    }
+}
+
 // === impl CheckVerdict ===
 
 impl CheckVerdict {
@@ -133,7 +158,7 @@ impl Finding {
     }
 }
 
-/// Every check of the node itself, in the order in which a Pod needs what they look at.
+/// Every check of the node itself for Pods, in the order in which a Pod needs what they look at.
 #[must_use]
 pub fn examine(site: &NodePaths) -> Vec<Finding> {
     let root = NodeRoot::new(&site.root);
@@ -141,10 +166,10 @@ pub fn examine(site: &NodePaths) -> Vec<Finding> {
         host::kubelet(site, &root),
         runtime::runtime(site, &root),
         host::owners(site, &root),
-        driver::libraries(site, &root),
-        driver::devices(site, &root),
+        driver::libraries(Purpose::Pods, site, &root),
+        driver::devices(Purpose::Pods, site, &root),
         host::permissions(site, &root),
-        disk::room(site, &root),
+        disk::room_of_agent(site, &root),
         selinux::labels(site, &root),
         policy::accepted(site, &root),
         state::maintenance(site, &root),
@@ -152,5 +177,20 @@ pub fn examine(site: &NodePaths) -> Vec<Finding> {
         host::sockets(site, &root),
         shim::loadable(),
         metrics::served(site),
+    ]
+}
+
+/// Every check for local runs, in the order in which `aliquot run` needs what they examine.
+#[must_use]
+pub fn examine_local(site: &NodePaths) -> Vec<Finding> {
+    let root = NodeRoot::new(&site.root);
+    vec![
+        local::kubernetes(),
+        driver::libraries(Purpose::LocalRuns, site, &root),
+        driver::devices(Purpose::LocalRuns, site, &root),
+        local::state_directory(site, &root),
+        disk::room_of_runs(site, &root),
+        local::records(site, &root),
+        shim::loadable(),
     ]
 }

@@ -10,9 +10,10 @@
 //! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `runs` | directories |
 //!
 //! Files are then opened by the descriptor of their directory ([`mod@file`]), and locks are awaited for a bounded time
-//! ([`wait`]).
+//! ([`wait`]). Programs load the shim from below the directory where its path and mount allow that ([`loading`]).
 
 pub mod file;
+pub mod loading;
 pub mod wait;
 
 use std::fs::{self, DirBuilder, OpenOptions};

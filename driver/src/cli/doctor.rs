@@ -1,4 +1,4 @@
-//! `aliquot doctor`: what keeps Pods with devices from starting on this node, one line a check.
+//! `aliquot doctor`: what keeps Pods with devices, or local runs, from starting on this machine, one line a check.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 use super::failure::{CommandAnswer, Failure};
 use super::manual;
 use super::output::{Format, Terminal, Tone};
+use super::run::state_of;
 use crate::doctor::{
-    CardsAt, CheckVerdict, ClusterSight, Finding, MachineAnswer, NodePaths, examine, judge_cluster,
+    CardsAt, CheckVerdict, ClusterSight, Finding, MachineAnswer, NodePaths, Purpose, examine, examine_local,
+    judge_cluster,
 };
 use crate::error_text::chain;
 use crate::hardware::vendors::HostRoots;
@@ -18,24 +20,36 @@ use crate::hardware::{Hardware, MachineCards, node_spec};
 use crate::kube::{ClusterAccess, Connection, survey};
 use crate::kubelet::sockets::KUBELET_ROOT;
 
+/// State directory of the agent.
+const AGENT_STATE: &str = "/var/lib/aliquot";
+
 const EXAMPLES: &str = "\
 Examples:
   sudo aliquot doctor --node-name worker-1 --kubeconfig admin.conf
   kubectl -n aliquot exec POD -- aliquot doctor
-  aliquot doctor -o json";
+  aliquot doctor -o json
+  aliquot doctor --local";
 
-/// Check whether Pods with devices can start on this node, and say what to do where they cannot
+/// Check whether Pods with devices, or local runs, can start on this machine, and say what to do where they cannot
 ///
 /// One line a check: its verdict, what was found, and the remedy. The checks are those of the first installation: kubelet,
 /// container runtime and CDI, other drivers of the same cards, driver libraries, device files, permissions, disks, SELinux,
 /// prepared claims after a reboot, sockets, the shim, metrics; and with access to the cluster: versions, feature gates,
 /// webhooks, and the published slices against the hardware.
 ///
+/// A machine without directories of a kubelet is checked for `aliquot run`: driver libraries, device files and this user's
+/// permissions for them, the state directory, its disk and records, the shim. With --node-name or --kubelet-root the machine is
+/// a node; with --local it is not.
+///
 /// Nothing is changed; a dry run of the API server shows which fields it keeps. What this user cannot see is `not checked`, and
 /// never `ok`. The exit code is 1 if a check failed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
+    /// Check for `aliquot run` alone, also on a node
+    #[arg(long)]
+    local: bool,
+
     /// Name of the Kubernetes node; without it the cluster is not asked
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
@@ -56,17 +70,17 @@ pub(super) struct Args {
     #[arg(long, env = "ALIQUOT_DRIVER_ROOT", value_name = "DIR")]
     driver_root: Option<PathBuf>,
 
-    /// Directory of the kubelet
-    #[arg(long, env = "ALIQUOT_KUBELET_ROOT", value_name = "DIR", default_value = KUBELET_ROOT)]
-    kubelet_root: PathBuf,
+    /// Directory of the kubelet; without it /var/lib/kubelet
+    #[arg(long, env = "ALIQUOT_KUBELET_ROOT", value_name = "DIR")]
+    kubelet_root: Option<PathBuf>,
 
     /// Directory from which the container runtime reads CDI files
     #[arg(long, env = "ALIQUOT_CDI_DIR", value_name = "DIR", default_value = "/var/run/cdi")]
     cdi_dir: PathBuf,
 
-    /// State directory of the agent
-    #[arg(long, env = "ALIQUOT_STATE", value_name = "DIR", default_value = "/var/lib/aliquot")]
-    state: PathBuf,
+    /// State directory; without it the agent's on a node (/var/lib/aliquot), else that of `aliquot run`
+    #[arg(long, env = "ALIQUOT_STATE", value_name = "DIR")]
+    state: Option<PathBuf>,
 
     /// Address of the agent's /metrics; `none` does not ask it
     #[arg(long, env = "ALIQUOT_METRICS_ADDRESS", value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
@@ -78,20 +92,36 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
-    let site = site(args)?;
-    let mut findings = examine(&site);
-    if let Some(node) = &args.node_name {
-        findings.extend(judge_cluster(&sight(args, node)?, node, &site.cards));
-    } else {
-        let why = Err("no --node-name was given".to_owned());
-        findings.extend(judge_cluster(&why, "", &site.cards));
-    }
+    let purpose = purpose(args);
+    let site = site(purpose, args)?;
+    let findings = match purpose {
+        Purpose::LocalRuns => examine_local(&site),
+        Purpose::Pods => examine_node(args, &site)?,
+    };
     show(&findings, args.output, terminal)?;
     let failed = findings.iter().any(|finding| finding.verdict == CheckVerdict::Failed);
     Ok(if failed { CommandAnswer::No } else { CommandAnswer::Yes })
 }
 
-fn site(args: &Args) -> Result<NodePaths, Failure> {
+fn purpose(args: &Args) -> Purpose {
+    match args.node_name.is_some() || args.kubelet_root.is_some() {
+        _ if args.local => Purpose::LocalRuns,
+        true => Purpose::Pods,
+        false => Purpose::of_machine(&args.host_root),
+    }
+}
+
+/// The checks of the node, then those of its cluster.
+fn examine_node(args: &Args, site: &NodePaths) -> Result<Vec<Finding>, Failure> {
+    let (sight, node) = match &args.node_name {
+        Some(node) => (sight(args, node)?, node.as_str()),
+        None => (Err("no --node-name was given".to_owned()), ""),
+    };
+    let of_cluster = judge_cluster(&sight, node, &site.cards);
+    Ok(examine(site).into_iter().chain(of_cluster).collect())
+}
+
+fn site(purpose: Purpose, args: &Args) -> Result<NodePaths, Failure> {
     let metrics = match args.metrics_address.as_str() {
         "none" => None,
         text => Some(text.parse::<SocketAddr>().map(reachable).map_err(|error| {
@@ -104,17 +134,23 @@ fn site(args: &Args) -> Result<NodePaths, Failure> {
             Err(Failure::Usage(format!("{name}: found `{}`, expected an absolute path", path.display())))
         }
     };
-    absolute("--kubelet-root", &args.kubelet_root)?;
+    let kubelet = args.kubelet_root.clone().unwrap_or_else(|| KUBELET_ROOT.into());
+    absolute("--kubelet-root", &kubelet)?;
     absolute("--cdi-dir", &args.cdi_dir)?;
-    absolute("--state", &args.state)?;
+    let state = match (&args.state, purpose) {
+        (Some(state), _) => state.clone(),
+        (None, Purpose::Pods) => AGENT_STATE.into(),
+        (None, Purpose::LocalRuns) => state_of(args.node.as_deref(), &Catalogue::embedded())?,
+    };
+    absolute("--state", &state)?;
     Ok(NodePaths {
         root: args.host_root.clone(),
-        kubelet: args.kubelet_root.clone(),
-        state: args.state.clone(),
+        kubelet,
+        state,
         cdi: args.cdi_dir.clone(),
         driver: args.driver_root.clone(),
         metrics,
-        cards: cards(args)?,
+        cards: cards(purpose, args)?,
     })
 }
 
@@ -127,13 +163,17 @@ fn reachable(listens: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The cards as the agent opens them: with the driver's files of the host, and not with what a container happens to have.
-fn cards(args: &Args) -> Result<CardsAt, Failure> {
+/// The cards as the agent opens them, with the driver's files of the host, and not with what a container happens to have; or as
+/// `aliquot run` opens them.
+fn cards(purpose: Purpose, args: &Args) -> Result<CardsAt, Failure> {
     let catalogue = Catalogue::embedded();
     let Some(node) = &args.node else {
         let place = HostRoots { host: args.host_root.clone(), driver: args.driver_root.clone() };
-        let machine =
-            MachineCards::open_for_containers(&catalogue, &place).map_err(|error| error.to_string());
+        let machine = match purpose {
+            Purpose::Pods => MachineCards::open_for_containers(&catalogue, &place),
+            Purpose::LocalRuns => MachineCards::open(&catalogue),
+        };
+        let machine = machine.map_err(|error| error.to_string());
         let answer = machine.and_then(|machine| {
             let cards = machine.backend().discover().map_err(|error| chain(&error))?;
             Ok(MachineAnswer { cards, trouble: machine.backend().trouble() })

@@ -10,6 +10,8 @@ mod vendor;
 mod visible;
 mod words;
 
+pub(super) use home::state_of;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io;

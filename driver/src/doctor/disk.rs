@@ -38,8 +38,12 @@ fn no_programs(state: &Path) -> Finding {
 }
 
 /// The disks of the agent's directories have room for ten claims.
-pub(super) fn room(site: &NodePaths, root: &NodeRoot) -> Finding {
-    const CHECK: &str = "disk";
+pub(super) fn room_of_agent(site: &NodePaths, root: &NodeRoot) -> Finding {
+    if let NodeObject::Here(room) = found(root, &site.state)
+        && !room.runs_programs
+    {
+        return no_programs(&site.state);
+    }
     let shim = u64::try_from(aliquot_libraries::SHIM.len()).unwrap_or(u64::MAX >> 8);
     let needs = [
         Needs { dir: site.state.clone(), bytes: shim + STATE },
@@ -47,19 +51,31 @@ pub(super) fn room(site: &NodePaths, root: &NodeRoot) -> Finding {
         Needs { dir: site.kubelet.join("plugins_registry"), bytes: SOCKETS },
         Needs { dir: site.kubelet.join("plugins").join(DRIVER), bytes: SOCKETS },
     ];
+    let remedy = "free space on that file system (images and logs of containers are the usual cause): on a full one claims are \
+                  neither prepared nor released";
+    judge(root, &needs, "claims", "the agent's directories have", remedy)
+}
+
+/// The disk of the local runs' state has room for ten runs.
+pub(super) fn room_of_runs(site: &NodePaths, root: &NodeRoot) -> Finding {
+    let needs = [Needs { dir: site.state.clone(), bytes: STATE }];
+    let remedy =
+        "free space on that file system, or name another directory with --state: on a full one no run starts";
+    judge(root, &needs, "runs", "the state directory has", remedy)
+}
+
+fn judge(root: &NodeRoot, needs: &[Needs], users: &str, owner: &str, remedy: &str) -> Finding {
+    const CHECK: &str = "disk";
     let (mut least, mut full) = (None, Vec::new());
-    for need in &needs {
+    for need in needs {
         match found(root, &need.dir) {
-            NodeObject::Here(room) if need.dir == site.state && !room.runs_programs => {
-                return no_programs(&need.dir);
-            }
             NodeObject::Here(room) => {
                 let claims = claims(&room, need.bytes);
                 if claims < CLAIMS {
                     let wanted = Bytes(need.bytes.saturating_mul(CLAIMS));
                     let (dir, bytes) = (need.dir.display(), Bytes(room.bytes));
                     full.push(format!(
-                        "{dir}: found {bytes} and {} files free, expected {wanted} and {} for {CLAIMS} claims",
+                        "{dir}: found {bytes} and {} files free, expected {wanted} and {} for {CLAIMS} {users}",
                         room.inodes.map_or_else(|| "enough".to_owned(), |inodes| inodes.to_string()),
                         INODES * CLAIMS,
                     ));
@@ -76,11 +92,9 @@ pub(super) fn room(site: &NodePaths, root: &NodeRoot) -> Finding {
         Some(0) => CheckVerdict::Failed,
         Some(_) if !full.is_empty() => CheckVerdict::Warning,
         Some(_) | None => {
-            return Finding::ok(CHECK, format!("the agent's directories have room for {CLAIMS} claims"));
+            return Finding::ok(CHECK, format!("{owner} room for {CLAIMS} {users}"));
         }
     };
-    let remedy = "free space on that file system (images and logs of containers are the usual cause): on a full one claims are \
-                  neither prepared nor released";
     Finding::new(CHECK, verdict, full.join("; "), remedy)
 }
 

@@ -18,6 +18,8 @@ const OTHER_KUBELETS: [&str; 4] = [
     "/var/snap/microk8s/common/var/lib/kubelet",
     "/var/lib/rancher/k3s/agent/kubelet",
 ];
+/// Where nodes have the kubelet's configuration, wherever the kubelet itself is.
+const CLUSTER_SETTINGS: [&str; 3] = ["/etc/kubernetes", "/etc/rancher", "/etc/k0s"];
 /// Sockets of drivers for cards of several vendors that hand out the same cards, beside the vendors' own: directory, a word in the
 /// name, name for people.
 const OTHER_OWNERS: [(&str, &str, &str); 3] = [
@@ -25,6 +27,12 @@ const OTHER_OWNERS: [(&str, &str, &str); 3] = [
     ("device-plugins", "vgpu", "a vGPU device plugin"),
     ("plugins_registry", "hami-core-gpu.project-hami.io", "HAMi's DRA driver"),
 ];
+
+/// Whether the machine is a node of a cluster: it has directories of a kubelet or of its configuration, or they cannot be seen.
+pub(super) fn is_of_cluster(root: &NodeRoot) -> bool {
+    let mut dirs = OTHER_KUBELETS.iter().chain(&CLUSTER_SETTINGS);
+    dirs.any(|dir| !matches!(root.names(Path::new(dir)), NodeObject::Absent))
+}
 
 /// The kubelet's directories are where the agent looks for them.
 pub(super) fn kubelet(site: &NodePaths, root: &NodeRoot) -> Finding {

@@ -5,7 +5,9 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{AccessFlags, eaccess};
 
 use crate::hardware::vendors::resolve_within;
 use crate::selinux::{FileLabels as _, XattrLabels};
@@ -31,6 +33,12 @@ pub(super) enum NodeObject<T> {
 /// Owner and mode of a directory.
 pub(super) struct DirectoryOwner {
     pub(super) user: u32,
+    pub(super) mode: u32,
+}
+
+/// Group and mode of a file.
+pub(super) struct FileMode {
+    pub(super) group: u32,
     pub(super) mode: u32,
 }
 
@@ -73,7 +81,7 @@ impl NodeRoot {
     }
 
     /// Where this process finds a path of the node, links followed as on the node.
-    fn find(&self, path: &Path) -> io::Result<PathBuf> {
+    pub(super) fn find(&self, path: &Path) -> io::Result<PathBuf> {
         Ok(self.0.join(resolve_within(&self.0, path)?))
     }
 
@@ -127,6 +135,25 @@ impl NodeRoot {
     /// SELinux label of a file, if it has one.
     pub(super) fn label(&self, path: &Path) -> NodeObject<Option<String>> {
         NodeObject::of(self.find(path).and_then(|path| XattrLabels.read(&path)))
+    }
+
+    /// Whether this user has all these permissions for a file.
+    pub(super) fn permits(&self, path: &Path, wanted: AccessFlags) -> NodeObject<bool> {
+        let ask = || match eaccess(&self.find(path)?, wanted) {
+            Ok(()) => Ok(true),
+            Err(Errno::EACCES | Errno::EROFS | Errno::EPERM) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        };
+        NodeObject::of(ask())
+    }
+
+    /// Group and mode of a file.
+    pub(super) fn mode(&self, path: &Path) -> NodeObject<FileMode> {
+        let read = || {
+            let found = fs::metadata(self.find(path)?)?;
+            Ok(FileMode { group: found.gid(), mode: found.mode() & 0o777 })
+        };
+        NodeObject::of(read())
     }
 
     /// Whether something is there.

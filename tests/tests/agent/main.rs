@@ -7,6 +7,7 @@ mod cluster_client;
 mod deploy;
 mod directories;
 mod doctor;
+mod doctor_local;
 mod driver_reload;
 mod health;
 mod host_files;

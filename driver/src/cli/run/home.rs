@@ -1,11 +1,10 @@
 //! Where the local runs of one node keep things, and the node opened for them.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::sys::statvfs::{FsFlags, statvfs};
+use aliquot_core::catalogue::Catalogue;
 
 use crate::config::state_home;
 use crate::node::{Access, Node};
@@ -20,6 +19,7 @@ use super::super::output::Terminal;
 use super::Args;
 use crate::hardware::{MachineCards, node_spec, open_machine};
 use crate::state_dir::file::make_dirs;
+use crate::state_dir::loading::load_obstacle;
 
 /// One node's local runs.
 pub(super) struct Home {
@@ -54,12 +54,9 @@ impl Home {
         let (state, libraries) = match &node.state {
             Some(state) => (state.clone(), state.join("lib")),
             None => {
-                let home = home_of_user()?;
-                let spec = node_spec(name, &catalogue(&node)?)?;
-                let name = spec.file.node_name().map_err(|error| Failure::Usage(error.to_string()))?;
-                let above = home.join("simulated");
-                make_all(&above)?;
-                (above.join(name.as_str()), home.join("lib"))
+                let state = state_of(Some(name), &catalogue(&node)?)?;
+                state.parent().map_or(Ok(()), make_all)?;
+                (state, home_of_user()?.join("lib"))
             }
         };
         node.state = Some(state.clone());
@@ -128,29 +125,27 @@ impl Home {
         let failed = |error| self.failed("write", error);
         let shim = aliquot_libraries::install_shim(&self.libraries).map_err(failed)?;
         let shim = shim.canonicalize().map_err(failed)?;
-        let parts_paths = |byte: &u8| byte.is_ascii_whitespace() || b":;$".contains(byte);
-        if let Some(byte) = shim.as_os_str().as_bytes().iter().copied().find(parts_paths) {
-            return Err(Failure::Usage(format!(
-                "{}: found '{}', which the loader treats as a separator in LD_PRELOAD and LD_LIBRARY_PATH, so that the command would \
-                 run without its limits: name a directory without spaces, ':', ';' and '$' with --state",
-                self.state.display(),
-                byte.escape_ascii()
-            )));
+        match load_obstacle(&shim).map_err(|error| self.failed("examine", error))? {
+            None => Ok(shim),
+            Some(obstacle) => {
+                let state = self.state.display();
+                Err(Failure::Usage(format!("{state}: {obstacle}; name another directory with --state")))
+            }
         }
-        let mount = statvfs(&shim).map_err(|error| self.failed("look at", error.into()))?;
-        if mount.flags().contains(FsFlags::ST_NOEXEC) {
-            return Err(Failure::Usage(format!(
-                "{} is on a file system mounted noexec: no program can load the shim from it, and the command would run without its \
-                 limits: name a directory elsewhere with --state",
-                self.state.display()
-            )));
-        }
-        Ok(shim)
     }
 
     pub(super) fn failed(&self, verb: &'static str, source: io::Error) -> Failure {
         Failure::path(verb, &self.state, source, "Check the directory given with --state")
     }
+}
+
+/// Where the runs of this user on a simulated node, or on this machine's own cards, keep their state.
+pub(in super::super) fn state_of(node: Option<&str>, catalogue: &Catalogue) -> Result<PathBuf, Failure> {
+    let home = home_of_user()?;
+    let Some(node) = node else { return Ok(home) };
+    let spec = node_spec(node, catalogue)?;
+    let name = spec.file.node_name().map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(home.join("simulated").join(name.as_str()))
 }
 
 fn home_of_user() -> Result<PathBuf, Failure> {

@@ -172,7 +172,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
             "kube",
         ],
     ),
-    ("doctor", &["selinux", "checkpoint", "hardware", "kube", "agent"]),
+    ("doctor", &["error_text", "selinux", "state_dir", "disk", "checkpoint", "hardware", "kube", "agent"]),
     (
         "cli",
         &[
