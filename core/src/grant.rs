@@ -27,7 +27,7 @@ pub struct Grant {
     pub sharing: Sharing,
     /// Memory that it may use, at most.
     pub memory: Bytes,
-    /// Compute in percent of the whole card.
+    /// Compute that it names, in percent of the whole card; [`Grant::compute`] is what it has.
     pub cores: Cores,
     /// How its limits are held.
     pub settings: ShareSettings,
@@ -103,6 +103,20 @@ impl Grant {
             part: self.part.clone(),
             take,
         }
+    }
+
+    /// Compute that it has, in percent of the whole card: all of its part where it names none and has no neighbour there, as
+    /// [`crate::ledger::PartReport`] counts it.
+    #[must_use]
+    pub fn compute(&self, card: &Card) -> Cores {
+        if self.cores != Cores::NONE || isolation(card, &self.part, self.memory) == Isolation::Cooperative {
+            return self.cores;
+        }
+        let template = match &self.part {
+            Part::Partition { template, .. } => card.table().and_then(|table| table.template(template)),
+            Part::Card | Part::Slot { .. } => None,
+        };
+        template.map_or(Cores::ALL, |template| template.cores)
     }
 
     /// The partition that it is of, or in which its share lies.

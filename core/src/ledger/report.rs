@@ -46,9 +46,9 @@ pub struct PartReport {
     pub memory: Bytes,
     /// What of it is held; all, if it is held alone.
     pub memory_used: Bytes,
-    /// What it has.
+    /// What it has, in percent of the whole card.
     pub cores: Cores,
-    /// What of it is held; all, if it is held alone.
+    /// What of it is held, in percent of the whole card; all, if it is held alone.
     pub cores_used: Cores,
 }
 
@@ -105,6 +105,9 @@ impl Account {
                 of_row.push(Holder::Found { part: row.part.clone() });
             }
             let alone = row.usage.exclusive > 0;
+            // Of all the memory, one holder that names no compute has all of it: nothing fits beside it.
+            let names_none =
+                row.usage.shares == 1 && row.usage.memory >= row.memory.0 && row.usage.cores == 0;
             let cores_used = u8::try_from(row.usage.cores).ok().and_then(Cores::new).unwrap_or(row.cores);
             PartReport {
                 part: row.part.clone(),
@@ -112,7 +115,7 @@ impl Account {
                 memory: row.memory,
                 memory_used: if alone { row.memory } else { Bytes(row.usage.memory) },
                 cores: row.cores,
-                cores_used: if alone { row.cores } else { cores_used },
+                cores_used: if alone || names_none { row.cores } else { cores_used },
             }
         })
         .collect()
@@ -157,10 +160,11 @@ impl Account {
         let opened = !card.usage.is_idle() || self.first_excess(CARD).is_none();
         let shareable = card.shareable == crate::partition::ShareSupport::Enforceable;
         let supplied = self.supply == Supply::All;
-        (opened && supplied && shareable && card.usage.exclusive == 0).then(|| {
+        let memory = card.memory.0.saturating_sub(card.usage.memory);
+        (opened && supplied && shareable && card.usage.exclusive == 0 && memory > 0).then(|| {
             let cores = u64::from(card.cores.percent()).saturating_sub(card.usage.cores);
             let cores = u8::try_from(cores).ok().and_then(Cores::new).unwrap_or(Cores::NONE);
-            (Bytes(card.memory.0.saturating_sub(card.usage.memory)), cores)
+            (Bytes(memory), cores)
         })
     }
 

@@ -303,6 +303,28 @@ fn the_report_shows_room_and_the_largest_hole() {
 }
 
 /// Every way to put the quarters one after another on free groups must come to an end with all of them placed.
+#[test]
+fn compute_that_is_not_named_is_all_of_it_for_one_holder_alone() {
+    let uuid = "card-0".parse().unwrap();
+    let used = |takes: &[(&str, Take)]| {
+        let mut ledger = ledger_of(vec![card("nvidia-h100-80gb-sxm", 0)]);
+        for (number, (text, take)) in takes.iter().enumerate() {
+            hold(&mut ledger, &format!("claim-{number}"), text, *take).unwrap();
+        }
+        let report = ledger.report(&uuid).unwrap();
+        (report.in_use[0].cores_used.percent(), report.share_room.map(|(memory, _)| memory))
+    };
+    let all = Take::Share { memory: Bytes(81152 << 20), cores: Cores::NONE };
+    assert_eq!(used(&[("card", all)]), (100, None));
+    assert_eq!(
+        used(&[("card", Take::Share { memory: Bytes(81152 << 20), cores: Cores::new(25).unwrap() })]).0,
+        25
+    );
+    assert_eq!(used(&[("card", share(40, 0)), ("card", share(20, 0))]).0, 0, "best effort beside others");
+    assert_eq!(used(&[("2g.20gb@0", ALL)]).0, 24);
+    assert_eq!(used(&[("2g.20gb@0", share(8, 10)), ("2g.20gb@0", share(8, 10))]).0, 20);
+}
+
 fn all_orders(ledger: &mut Ledger, left: &[&str], placed: usize) -> u32 {
     if left.is_empty() {
         return 1;

@@ -252,7 +252,7 @@ impl Metrics {
         let (claims, cards): (&[HeldClaim], &[Card]) =
             view.map_or((&[], &[]), |view| (&view.claims, &view.inventory.cards));
         self.pods.keep(&claims.iter().map(|claim| &claim.uid).collect::<BTreeSet<_>>());
-        of_claims(&mut registry, claims, &self.pods);
+        of_claims(&mut registry, cards, claims, &self.pods);
         of_cards(&mut registry, cards, claims);
         of_uses(&mut registry, claims, uses, &self.pods);
         let mut text = String::new();
@@ -294,7 +294,7 @@ fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn of_claims(registry: &mut Registry, held: &[HeldClaim], pods: &PodNames) {
+fn of_claims(registry: &mut Registry, cards: &[Card], held: &[HeldClaim], pods: &PodNames) {
     let (claims, devices): (Gauge, Gauge) = Default::default();
     claims.set(count(held.len()));
     devices.set(count(held.iter().map(|claim| claim.grants.len()).sum()));
@@ -305,7 +305,9 @@ fn of_claims(registry: &mut Registry, held: &[HeldClaim], pods: &PodNames) {
     for (claim, grant) in grants_of(held) {
         let labels = share_labels(claim, grant, pods);
         memory.get_or_create(&labels).set(whole(grant.memory.0));
-        cores.get_or_create(&labels).set(f64::from(grant.cores.percent()) / 100.0);
+        let card = cards.iter().find(|card| card.uuid == grant.card);
+        let has = card.map_or(grant.cores, |card| grant.compute(card));
+        cores.get_or_create(&labels).set(f64::from(has.percent()) / 100.0);
     }
     registry.register("vgpu_memory_limit_bytes", "Memory granted", memory);
     registry.register("vgpu_core_limit_ratio", "Compute granted, of the whole card", cores);
@@ -364,7 +366,7 @@ fn of_cards(registry: &mut Registry, cards: &[Card], claims: &[HeldClaim]) {
         let labels = card_labels(card);
         let grants = || claims.iter().flat_map(|claim| &claim.grants).filter(|grant| grant.card == card.uuid);
         let memory = grants().fold(0_u64, |sum, grant| sum.saturating_add(grant.memory.0));
-        let percent: u32 = grants().map(|grant| u32::from(grant.cores.percent())).sum();
+        let percent: u32 = grants().map(|grant| u32::from(grant.compute(card).percent())).sum();
         limit.get_or_create(&labels).set(whole(card.memory.0));
         whole_card.get_or_create(&labels).set(1.0);
         allocated.get_or_create(&labels).set(whole(memory));

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_core::card::Card;
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{DeviceId, Sharing};
 use aliquot_core::grant::Grant;
@@ -395,8 +396,11 @@ impl ReportTask {
         let enforced: Vec<_> = grants.iter().map(enforcement).collect();
         let view = self.views.borrow().clone();
         let outcome = |grant: &Grant| view.as_ref().and_then(|view| view.offers.outcome(&grant.card));
-        let of_grants =
-            grants.iter().zip(&enforced).map(|(grant, (_, state))| held_status(grant, state, outcome(grant)));
+        let card = |grant: &Grant| view.as_ref().and_then(|view| view.inventory.card(&grant.card));
+        let of_grants = grants
+            .iter()
+            .zip(&enforced)
+            .map(|(grant, (_, state))| held_status(grant, state, card(grant), outcome(grant)));
         let monitored = self.monitored.get(claim).into_iter().flatten().map(monitored_status);
         (of_grants.chain(monitored).collect(), enforced)
     }
@@ -469,7 +473,12 @@ fn prepare_reason(error: &AgentError) -> &'static str {
 }
 
 /// The status of a device that a claim holds.
-fn held_status(grant: &Grant, enforcement: &EnforcementState, card: Option<&CardOutcome>) -> DeviceStatus {
+fn held_status(
+    grant: &Grant,
+    enforcement: &EnforcementState,
+    card: Option<&Card>,
+    outcome: Option<&CardOutcome>,
+) -> DeviceStatus {
     let share = (grant.sharing == Sharing::Shareable).then(|| grant.share.to_string());
     let part = grant.part.to_string();
     let (status, reason, message) = enforcement.condition();
@@ -483,9 +492,9 @@ fn held_status(grant: &Grant, enforcement: &EnforcementState, card: Option<&Card
             "card": grant.card.as_str(),
             "part": part,
             "memoryBytes": grant.memory.0,
-            "coresPercent": grant.cores.percent(),
-            "layout": card.and_then(|card| card.layout).map(LayoutKind::as_str),
-            "layoutReason": card.map(|card| card.reason.to_string()),
+            "coresPercent": card.map_or(grant.cores, |card| grant.compute(card)).percent(),
+            "layout": outcome.and_then(|outcome| outcome.layout).map(LayoutKind::as_str),
+            "layoutReason": outcome.map(|outcome| outcome.reason.to_string()),
         }),
     }
 }

@@ -1,5 +1,7 @@
 //! `aliquot devices`: the cards of nodes, the layout of each, and free capacity.
 
+mod strangers;
+
 use std::cmp::Reverse;
 
 use aliquot_core::card::{Card, Health, Unwell};
@@ -8,6 +10,7 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::{CardReport, Holder, Holding, Ledger, PartReport, Take};
 use aliquot_core::offer::{CardOutcome, LayoutKind, OfferedPart, PoolKind, pool_name};
 use aliquot_core::partition::Part;
+use aliquot_core::units::Bytes;
 use serde_json::{Value, json};
 
 use crate::config::state_home;
@@ -17,6 +20,7 @@ use super::manual;
 use super::nodes::{Fleet, FleetNode, NodeArgs, catalogue};
 use super::output::{Format, Side, Terminal, Tone};
 use crate::hardware::open_machine;
+use strangers::{Strangers, StrangersOfCard};
 
 /// Widest list of holders in one line of the table.
 const HOLDERS_COLUMNS: usize = 40;
@@ -43,10 +47,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
-    let fleet = if args.nodes.nodes.is_empty() {
+    let (fleet, strangers) = if args.nodes.nodes.is_empty() {
         own_cards(args, terminal)?
     } else {
-        Fleet::load(&args.nodes, terminal)?
+        (Fleet::load(&args.nodes, terminal)?, Strangers::default())
     };
     for node in &fleet.nodes {
         for stray in strays(node) {
@@ -54,24 +58,26 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         }
     }
     match args.output {
-        Format::Table => table_of(&fleet, terminal)?,
+        Format::Table => tables(&fleet, &strangers, terminal)?,
         form => {
-            let nodes: Vec<Value> = fleet.nodes.iter().map(|node| node_json(node, &fleet)).collect();
+            let node = |node| node_json(node, &fleet, &strangers);
+            let nodes: Vec<Value> = fleet.nodes.iter().map(node).collect();
             terminal.value(form, &json!({ "nodes": nodes }))?;
         }
     }
     Ok(fleet.answer(CommandAnswer::Yes))
 }
 
-/// This machine's own cards, and what local runs hold on them.
-fn own_cards(args: &Args, terminal: &mut Terminal<'_>) -> Result<Fleet, Failure> {
+/// This machine's own cards, what local runs hold on them, and what other programs use of them.
+fn own_cards(args: &Args, terminal: &mut Terminal<'_>) -> Result<(Fleet, Strangers), Failure> {
     let machine = open_machine(&catalogue(&args.nodes)?)?;
     for trouble in machine.backend().trouble() {
         terminal.note(format_args!("warning: {trouble}"))?;
     }
     let runs = || state_home().filter(|home| home.join("journal").exists());
     let state = args.nodes.state.clone().or_else(runs);
-    Fleet::look_at_machine(&args.nodes, &machine, state.as_deref(), terminal)
+    let strangers = Strangers::on(&machine, state.as_deref());
+    Ok((Fleet::look_at_machine(&args.nodes, &machine, state.as_deref(), terminal)?, strangers))
 }
 
 /// Claims on devices that the node does not offer: the card is gone, or is another one now.
@@ -91,13 +97,17 @@ fn strays(node: &FleetNode) -> Vec<String> {
     strays.map(line).collect()
 }
 
-/// Writes the tables of all nodes.
+/// Writes the tables of all nodes; their cards are simulated.
 pub(super) fn table_of(fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    tables(fleet, &Strangers::default(), terminal)
+}
+
+fn tables(fleet: &Fleet, strangers: &Strangers, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     for (number, node) in fleet.nodes.iter().enumerate() {
         if number > 0 {
             terminal.line("")?;
         }
-        table(node, fleet, terminal)?;
+        table(node, fleet, strangers, terminal)?;
     }
     Ok(())
 }
@@ -109,9 +119,11 @@ struct DeviceRow<'a> {
     report: Option<CardReport>,
     /// The largest part that its layout could still give to one holder.
     largest: Option<&'a Part>,
+    /// What programs use of it that belong to no claim.
+    strangers: Option<&'a StrangersOfCard>,
 }
 
-fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<DeviceRow<'a>> {
+fn rows<'a>(node: &'a FleetNode, fleet: &Fleet, strangers: &'a Strangers) -> Vec<DeviceRow<'a>> {
     let new_ledger;
     let ledger = match &node.ledger {
         Some(ledger) => ledger,
@@ -125,6 +137,7 @@ fn rows<'a>(node: &'a FleetNode, fleet: &Fleet) -> Vec<DeviceRow<'a>> {
         outcome: node.offers.outcome(&card.uuid),
         report: ledger.report(&card.uuid),
         largest: largest(card, node, ledger),
+        strangers: strangers.of(&card.uuid),
     };
     node.inventory.cards.iter().map(row).collect()
 }
@@ -156,7 +169,12 @@ fn largest<'a>(card: &Card, node: &'a FleetNode, ledger: &Ledger) -> Option<&'a 
     of_card.filter(free).max_by_key(size).map(|offered| &offered.part)
 }
 
-fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+fn table(
+    node: &FleetNode,
+    fleet: &Fleet,
+    strangers: &Strangers,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
     let name = terminal.toned(Tone::Strong, &format!("Node {}", node.name));
     let about = if node.about.is_empty() { String::new() } else { format!(": {}", node.about) };
     let cards = node.inventory.cards.len();
@@ -172,7 +190,7 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
         ("FREE", Side::Left),
         ("LARGEST HOLE", Side::Left),
     ];
-    let rows = rows(node, fleet);
+    let rows = rows(node, fleet, strangers);
     terminal.table(&columns, rows.iter().map(DeviceRow::cells).collect())?;
     terminal.line("")?;
     let in_use: Vec<Vec<String>> = rows.iter().flat_map(|row| row.in_use(node)).collect();
@@ -199,6 +217,11 @@ fn table(node: &FleetNode, fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result
         for Unwell { part, why, .. } in &row.card.unwell {
             let why = why.split(';').next().unwrap_or_default();
             terminal.paragraph(&format!("card {}: {part} is unhealthy: {why}", row.card.index))?;
+        }
+    }
+    for row in &rows {
+        if let Some(strangers) = row.strangers {
+            terminal.paragraph(&format!("card {}: {strangers}", row.card.index))?;
         }
     }
     for (room, cards) in grouped(&rows, DeviceRow::room) {
@@ -261,12 +284,17 @@ impl DeviceRow<'_> {
         match (&self.card.health, self.report.as_ref().and_then(|r| r.share_room)) {
             // Why stands below.
             (Health::Unhealthy(_), _) => "unhealthy".to_owned(),
-            (_, Some((memory, cores))) => format!("{memory}, {cores} cores"),
+            (_, Some((memory, cores))) => format!("{}, {cores} cores", self.unused(memory)),
             (_, None) if self.report.as_ref().is_some_and(|r| r.room.iter().any(|t| t.together > 0)) => {
                 "partitions".to_owned()
             }
             _ => "nothing".to_owned(),
         }
+    }
+
+    /// What is left of free memory beside other programs.
+    fn unused(&self, free: Bytes) -> Bytes {
+        Bytes(free.0.saturating_sub(self.strangers.map_or(0, |strangers| strangers.memory.0)))
     }
 
     fn largest(&self) -> String {
@@ -343,7 +371,7 @@ impl DeviceRow<'_> {
             .collect();
         let share = report
             .and_then(|r| r.share_room)
-            .map(|(memory, cores)| json!({ "memory": memory.to_string(), "coresPercent": cores.percent() }));
+            .map(|(memory, cores)| json!({ "memory": self.unused(memory).to_string(), "coresPercent": cores.percent() }));
         json!({
             "index": self.card.index,
             "uuid": self.card.uuid.as_str(),
@@ -366,13 +394,14 @@ impl DeviceRow<'_> {
             "inUse": in_use,
             "room": room,
             "shareRoom": share,
+            "otherPrograms": self.strangers.map(StrangersOfCard::json),
             "largest": self.largest.map(part_text),
         })
     }
 }
 
-fn node_json(node: &FleetNode, fleet: &Fleet) -> Value {
-    let cards: Vec<Value> = rows(node, fleet).iter().map(|row| row.json(node)).collect();
+fn node_json(node: &FleetNode, fleet: &Fleet, strangers: &Strangers) -> Value {
+    let cards: Vec<Value> = rows(node, fleet, strangers).iter().map(|row| row.json(node)).collect();
     let problems: Vec<String> = node.offers.problems.iter().map(ToString::to_string).collect();
     json!({ "name": node.name.as_str(), "about": node.about, "cards": cards, "problems": problems })
 }

@@ -53,7 +53,9 @@ DENIED   allocations refused
 REAPED   exited processes with released memory
 UNKNOWN  calls of driver functions that are unknown to the shim
 SHARE    guaranteed compute; NOW: granted at this moment
-TIME     device time used since the last look, in percent of the card's or partition's
+TIME     device time used since the last look
+
+Percent are of the whole card, also inside a partition.
 
 STATE of a partition: made, not made (yet, or any more), or why it takes no claims
 
@@ -62,9 +64,10 @@ observed   its processes use the shim
 unseen     no process has used the shim or the card yet
 bypassed   a process of it is on the card without the shim
 contradicted
-           its processes use the shim, but the driver reports more memory or time of them than their usage file or limits
-           allow; the warning gives the figures
-unlimited  all of the part is granted, there is no limit to enforce
+           its processes use the shim, but the driver reports more of them than their usage
+           file or limits allow; the warning gives the figures
+unlimited  all of the card is granted, there is no limit to enforce
+hardware   all of a partition is granted, the hardware is its limit
 absent     no limits are enforced here
 broken     its region cannot be used, the warning gives the reason
 
@@ -190,7 +193,7 @@ fn answer(args: &Args, picture: &Picture) -> CommandAnswer {
 /// Whether there is a counter to measure a rate of.
 fn anything_moves(look: &Snapshot) -> bool {
     let promised = || look.states.iter().filter_map(|state| state.promised.as_ref().ok());
-    let region = promised().flat_map(|p| &p.shares).any(|s| !matches!(s.region, Region::Absent));
+    let region = promised().flat_map(|p| &p.shares).any(|s| matches!(s.region, Region::There(_)));
     region || !look.drivers.is_empty()
 }
 

@@ -88,6 +88,12 @@ fn shim_policy_follows_from_the_grant() {
     let (memory, policy, ppm) = of(partition("1g.10gb"), Bytes(1024 * MIB), 6);
     assert_eq!((memory, policy, ppm), (MemoryLimit::Bytes(1024 * MIB), abi::ComputePolicy::Cap, 500_000));
 
+    let has =
+        |part: Part, memory: Bytes, percent| grant(&h100, part, memory, percent).compute(&h100).percent();
+    assert_eq!((has(Part::Card, eight, 25), has(Part::Card, eight, 0)), (25, 0));
+    assert_eq!((has(Part::Card, h100.memory, 0), has(Part::Card, h100.memory, 30)), (100, 30));
+    assert_eq!((has(partition("1g.10gb"), of_template, 0), has(partition("1g.10gb"), eight, 0)), (12, 0));
+
     let npu = card("ascend-310p");
     assert_eq!(limits_of(&grant(&npu, Part::Card, npu.memory, 0), &npu, &npu.uuid), None);
 }

@@ -1,14 +1,18 @@
 //! One look: plain data of one moment, and its collector.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_abi::limits::Limits;
-use aliquot_core::card::Inventory;
+use aliquot_core::card::{Inventory, Partitioning};
+use aliquot_core::catalogue::{Catalogue, Sighting};
 use aliquot_core::grant::Grant;
 use aliquot_core::health::Notes;
 use aliquot_core::id::CardUuid;
+use aliquot_core::partition::PartitionTable;
 use aliquot_core::units::Bytes;
 
 use super::machine::MachineView;
@@ -16,6 +20,7 @@ use super::simulated::Drivers;
 use super::state;
 use crate::checkpoint::Phase;
 use crate::clock::now;
+use crate::hardware::MachineCards;
 use crate::hardware::vendors::VendorCodes;
 use crate::region::UsageCopy;
 use crate::run::commands::Commands;
@@ -34,6 +39,8 @@ pub struct Snapshot {
     pub drivers: Vec<DriverView>,
     /// Cards that cannot be queried, and the reason.
     pub unusable: Vec<(String, String)>,
+    /// What cards may be cut into, by UUID; of cards that the node description lacks.
+    pub tables: BTreeMap<String, Arc<PartitionTable>>,
 }
 
 /// One state directory.
@@ -94,7 +101,9 @@ pub struct ShareView {
 /// The region of a share.
 #[derive(Clone, Debug)]
 pub enum Region {
-    /// None: no limits are enforced.
+    /// None, and the share's directory lacks as well: no limits are enforced.
+    Missing,
+    /// None: the node made the share's directory, and wrote no limits because the hardware is the limit.
     Absent,
     /// Two files.
     There(Box<Files>),
@@ -173,6 +182,8 @@ pub struct Looker {
     inventory: Inventory,
     drivers: Drivers,
     machine: Option<MachineView>,
+    /// Read at the first look that needs it.
+    catalogue: OnceCell<Catalogue>,
     begun: Instant,
 }
 
@@ -204,13 +215,21 @@ impl Looker {
         // Canonical paths, as processes have them in their environment.
         let plain = |dir: PathBuf| dir.canonicalize().unwrap_or(dir);
         let [states, homes] = [states, homes].map(|dirs| dirs.into_iter().map(plain).collect());
-        Self { states, homes, cards, inventory, drivers: Drivers::default(), machine: None, begun: now() }
+        let (drivers, machine, catalogue) = (Drivers::default(), None, OnceCell::new());
+        Self { states, homes, cards, inventory, drivers, machine, catalogue, begun: now() }
     }
 
-    /// Adds this machine's own cards: all of them, or, if state directories were named, those with shares or partitions there.
+    /// Adds this machine's own cards: all of them, or, if all named state directories are those of simulated nodes, the ones with
+    /// shares or partitions there.
     #[must_use]
     pub fn with_machine(self) -> Self {
         Self { machine: Some(MachineView::open()), ..self }
+    }
+
+    /// The same with the machine's cards that are open already.
+    #[must_use]
+    pub fn with_cards_of(self, machine: &MachineCards) -> Self {
+        Self { machine: Some(MachineView::of(machine)), ..self }
     }
 
     /// One look.
@@ -236,11 +255,13 @@ impl Looker {
         let mut dirs: Vec<(PathBuf, Option<PathBuf>)> = named.iter().flat_map(lies_in).collect();
         dirs.extend(self.cards.iter().map(|dir| (dir.clone(), None)));
         let (drivers, unusable) = self.drivers.look(&dirs, &clock);
-        let mut look = Snapshot { states, closed, inventory: self.inventory.clone(), drivers, unusable };
+        let inventory = self.inventory.clone();
+        let tables = self.tables(&states, &drivers);
+        let mut look = Snapshot { states, closed, inventory, drivers, unusable, tables };
         if let Some(machine) = &mut self.machine {
-            let known = |card: &CardUuid| {
-                self.states.is_empty() || look.promised().any(|(_, promised)| promised.is_on(card))
-            };
+            let is_open = self.states.is_empty() || !self.states.iter().all(|dir| state::is_simulated(dir));
+            let known =
+                |card: &CardUuid| is_open || look.promised().any(|(_, promised)| promised.is_on(card));
             let found = machine.look(&known, &clock);
             look.drivers.extend(found.drivers);
             look.unusable.extend(found.trouble);
@@ -252,5 +273,27 @@ impl Looker {
             process.grants.extend(grants_of_run(process.pid, &commands));
         }
         look
+    }
+
+    /// The tables of simulated cards, if a partition is on any card.
+    fn tables(&self, states: &[StateView], drivers: &[DriverView]) -> BTreeMap<String, Arc<PartitionTable>> {
+        let mut promised = states.iter().filter_map(|state| state.promised.as_ref().ok());
+        let has_none = |promised: &JournalView| {
+            promised.partitions.is_empty()
+                && promised.shares.iter().all(|share| share.grant.partition().is_none())
+        };
+        if promised.all(has_none) {
+            return BTreeMap::new();
+        }
+        let catalogue = self.catalogue.get_or_init(Catalogue::embedded);
+        let one = |driver: &DriverView| {
+            let (name, memory) = (Some(driver.name.clone()), Some(driver.memory));
+            let seen = Sighting { product_name: name, memory, ..Sighting::default() };
+            let Partitioning::Templates(table) = &catalogue.matching(&seen).first()?.partitioning else {
+                return None;
+            };
+            Some((driver.uuid.clone(), Arc::clone(table)))
+        };
+        drivers.iter().filter(|driver| driver.whole).filter_map(one).collect()
     }
 }

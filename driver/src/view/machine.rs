@@ -58,6 +58,11 @@ impl MachineView {
         Self { node: opened.map(|machine| machine.backend()), spent: BTreeMap::new() }
     }
 
+    /// Cards that are open already.
+    pub(super) fn of(machine: &MachineCards) -> Self {
+        Self { node: Ok(machine.backend()), spent: BTreeMap::new() }
+    }
+
     /// The load of the driver that serves them, if there is one.
     pub(super) fn driver_load(&self) -> Option<String> {
         self.node.as_ref().ok()?.driver_load()

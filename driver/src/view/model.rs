@@ -17,16 +17,18 @@ mod rate;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aliquot_core::card::{Card, Health as Found, Unwell};
 use aliquot_core::health::Rediscovery as Answers;
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
-use aliquot_core::units::Bytes;
+use aliquot_core::units::{Bytes, Cores};
 
 use super::look::{CardAnswer, CardRecords, PartitionView, ShareView, Snapshot, StateView};
 use crate::checkpoint::Phase;
 
+use place::Spot;
 pub use place::{CardPart, DriverRow, Enforcement, ProcessRow, ShareRow, Shim};
 pub use rate::TimeRate;
 
@@ -196,23 +198,27 @@ fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<ViewProblem>)
     let memory = driver.map(|driver| driver.memory).or_else(|| described.map(|card| card.memory));
     let shares: Vec<&ShareView> =
         now.shares_of(key).filter(|share| share.grant.partition().is_none()).collect();
-    let place = place::place(looks, (key.uuid, key.state), memory, &shares, problems);
+    let spot = Spot { uuid: key.uuid, state: key.state, memory, cores: Some(Cores::ALL) };
+    let place = place::place(looks, spot, &shares, problems);
+    let table = described.and_then(Card::table).or_else(|| now.tables.get(key.uuid).map(Arc::as_ref));
     let partitions: Vec<PartitionRow> = now
         .partitions_of(key)
         .into_iter()
         .map(|partition| {
-            let template = described.and_then(|card| card.table()?.template(&partition.at.template));
+            let template = table.and_then(|table| table.template(&partition.at.template));
             let uuid = partition.uuid.as_deref();
             let driver = uuid.and_then(|uuid| now.driver(uuid, key.state));
             let memory = driver.map(|driver| driver.memory).or_else(|| template.map(|t| t.memory));
             let inside = |share: &&ShareView| share.grant.partition().as_ref() == Some(&partition.at);
             let shares: Vec<&ShareView> = now.shares_of(key).filter(inside).collect();
+            let cores = template.map(|template| template.cores);
+            let spot = Spot { uuid: uuid.unwrap_or_default(), state: key.state, memory, cores };
             PartitionRow {
                 template: partition.at.template.to_string(),
                 placement: partition.at.placement.to_string(),
                 uuid: partition.uuid.clone(),
                 health: of(&partition.at.part()).map_or_else(|| health.clone(), CardHealthView::Unwell),
-                place: place::place(looks, (uuid.unwrap_or_default(), key.state), memory, &shares, problems),
+                place: place::place(looks, spot, &shares, problems),
             }
         })
         .collect();

@@ -54,6 +54,11 @@ pub(super) fn is_closed(dir: &Path) -> bool {
     theirs && (fs::read_dir(dir).is_err_and(is_refusal) || journal().is_err_and(is_refusal))
 }
 
+/// Whether a state directory is that of a simulated node.
+pub(super) fn is_simulated(dir: &Path) -> bool {
+    dir.join("hardware").exists() || !simulated_cards(dir).is_empty()
+}
+
 /// Directories of simulated cards in a state directory: those of the node, then those of partitions.
 pub(super) fn simulated_cards(dir: &Path) -> Vec<PathBuf> {
     let ours =
@@ -138,7 +143,7 @@ fn region(place: &GrantPaths, clock: &impl Fn() -> Duration) -> Region {
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     if missing(&place.limits()) && missing(&place.usage()) {
-        return Region::Absent;
+        return if place.dir.is_dir() { Region::Absent } else { Region::Missing };
     }
     let words = |error: io::Error| error.to_string();
     let usage = UsageCopy::of(&place.usage()).map_err(words);

@@ -13,7 +13,7 @@ use crate::view::model::{
 };
 
 /// Version of the shape: raised when a key changes its meaning or goes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Everything.
 pub(super) fn value(picture: &Picture) -> Value {
@@ -135,8 +135,8 @@ fn compute(share: &ShareRow) -> Value {
     json!({
         "policy": limits.map(|limits| policy(limits.policy)),
         "priority": share.grant.settings.priority.word(),
-        "guaranteedPercent": limits.map(|limits| of_ppm(limits.share_ppm.into())),
-        "grantedPercent": limits.map(|limits| of_ppm(limits.granted_ppm.into())),
+        "guaranteedPercent": share.guaranteed.map(of_ppm),
+        "grantedPercent": share.granted.map(of_ppm),
         "measuredPercent": percent(share.measured),
         "deviceNanos": share.usage.as_ref().map(|usage| usage.device_nanos),
     })

@@ -21,6 +21,9 @@ const PROCESSES_MAX: usize = 64;
 const PROBLEMS_MAX: usize = 32;
 /// Narrowest column of names before other columns give way.
 const NAME_MIN: usize = 22;
+/// Said where nothing names a card.
+const NO_CARDS: &str =
+    "note: no driver and no claim names a card here; --node NODE describes the cards of a simulated node";
 /// Number of columns behind the name.
 const COLUMNS: usize = 12;
 
@@ -76,9 +79,12 @@ struct Cells {
 pub(super) fn lines(picture: &Picture, width: Option<usize>) -> Vec<TableLine> {
     let mut lines = vec![TableLine { text: summary(picture), tone: None }];
     let rows: Vec<TableRow> = picture.cards.iter().flat_map(|card| card_rows(card, picture, width)).collect();
-    if !rows.is_empty() {
-        lines.push(TableLine { text: String::new(), tone: None });
-        lines.extend(laid_out(&rows, width));
+    match rows.is_empty() {
+        true => lines.extend(wrapped(NO_CARDS, width).into_iter().map(|text| TableLine { text, tone: None })),
+        false => {
+            lines.push(TableLine { text: String::new(), tone: None });
+            lines.extend(laid_out(&rows, width));
+        }
     }
     if !picture.problems.is_empty() || !picture.closed.is_empty() {
         lines.push(TableLine { text: String::new(), tone: None });
@@ -186,7 +192,7 @@ fn inside(place: &CardPart, indent: &str) -> Vec<TableRow> {
         let twins = place.shares.iter().filter(|other| other.claim == share.claim).count();
         rows.push(share_row(share, indent, twins));
         let mut processes = process_rows(&share.processes, indent.len() + 2);
-        if share.enforcement == Enforcement::Unlimited {
+        if matches!(share.enforcement, Enforcement::Unlimited | Enforcement::Hardware) {
             // Without limits no process bypasses them.
             processes.iter_mut().for_each(|row| row.tone = None);
         }
@@ -215,7 +221,7 @@ fn share_row(share: &ShareRow, indent: &str, twins: usize) -> TableRow {
     let tone = match &share.enforcement {
         Enforcement::Bypassed | Enforcement::Contradicted(_) | Enforcement::Broken(_) => Some(Tone::Bad),
         Enforcement::Observed => Some(Tone::Good),
-        Enforcement::Unseen | Enforcement::Unlimited | Enforcement::Absent => None,
+        Enforcement::Unseen | Enforcement::Unlimited | Enforcement::Hardware | Enforcement::Absent => None,
     };
     let (limits, usage) = (share.limits.as_ref(), share.usage.as_ref());
     let counted = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
@@ -228,8 +234,8 @@ fn share_row(share: &ShareRow, indent: &str, twins: usize) -> TableRow {
         denied: counted(usage.map(|usage| usage.denied)),
         reaped: counted(usage.map(|usage| usage.reaped)),
         unknown: counted(usage.map(|usage| usage.unknown_symbols)),
-        share: limits.map(|limits| of_ppm(limits.share_ppm.into())).unwrap_or_default(),
-        now: limits.map(|limits| of_ppm(limits.granted_ppm.into())).unwrap_or_default(),
+        share: share.guaranteed.map(of_ppm).unwrap_or_default(),
+        now: share.granted.map(of_ppm).unwrap_or_default(),
         time: percent(share.measured),
         policy: limits.map(|limits| policy(limits.policy).to_owned()).unwrap_or_default(),
         state: share.enforcement.word().to_owned(),

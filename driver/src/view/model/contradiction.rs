@@ -2,9 +2,10 @@
 //! credit by which the shim admits its calls.
 
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
-use aliquot_core::units::Bytes;
+use aliquot_core::units::{Bytes, Cores};
 
 use super::place::{ProcessRow, Shim};
+use super::rate::of_card;
 use super::{TimeRate, sum};
 use crate::region::UsageCopy;
 
@@ -40,8 +41,9 @@ pub(super) fn of(
     usage: &UsageCopy,
     processes: &[ProcessRow],
     time: DriverTime,
+    part: Option<Cores>,
 ) -> Option<String> {
-    memory(limits, usage, processes).or_else(|| compute(limits, time))
+    memory(limits, usage, processes).or_else(|| compute(limits, time, part))
 }
 
 fn memory(limits: &Limits, usage: &UsageCopy, processes: &[ProcessRow]) -> Option<String> {
@@ -71,11 +73,12 @@ fn memory(limits: &Limits, usage: &UsageCopy, processes: &[ProcessRow]) -> Optio
     None
 }
 
-fn compute(limits: &Limits, time: DriverTime) -> Option<String> {
+/// `part`: how much of the card the limits are limits of.
+fn compute(limits: &Limits, time: DriverTime, part: Option<Cores>) -> Option<String> {
     let granted = u64::from(limits.granted_ppm);
     let most = granted.saturating_add(granted / OVER.0).saturating_add(OVER.1);
     let is_over = limits.policy == ComputePolicy::Cap && time.nanos >= INTERVAL_MIN_NANOS && time.ppm > most;
-    let percent = |ppm: u64| ppm / 10_000;
+    let percent = |ppm: u64| of_card(ppm, part.unwrap_or(Cores::ALL)) / 10_000;
     is_over.then(|| {
         format!(
             "the driver reports {} % of the card's time for its processes, granted are {} %: its tenant raised its credit, or its \

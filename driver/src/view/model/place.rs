@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
 use aliquot_core::grant::Grant;
-use aliquot_core::units::Bytes;
+use aliquot_core::partition::Part;
+use aliquot_core::units::{Bytes, Cores};
 
 use super::contradiction::{self, DriverTime};
-use super::rate::Reading;
+use super::rate::{self, Reading};
 use super::{SnapshotPair, TimeRate, ViewProblem, sum};
 use crate::checkpoint::Phase;
 use crate::region::{Life, SeenProcess, UsageCopy};
@@ -62,6 +63,10 @@ pub struct ShareRow {
     pub limits: Option<Limits>,
     /// Use by its processes, if it can be read.
     pub usage: Option<UsageCopy>,
+    /// Compute that is guaranteed to it, in parts per million of the whole card; `None`: not known, or no limits are enforced.
+    pub guaranteed: Option<u64>,
+    /// Compute that is granted to it at present, likewise.
+    pub granted: Option<u64>,
     /// Device time that it used.
     pub measured: TimeRate,
     /// Its processes.
@@ -79,8 +84,10 @@ pub enum Enforcement {
     Bypassed,
     /// Its processes use the shim, and the driver reports more of them than their usage file or their limits allow; the figures.
     Contradicted(String),
-    /// There is no limit: all of the part is granted.
+    /// There is no limit: all of the card is granted.
     Unlimited,
+    /// All of a partition is granted: the hardware is its limit.
+    Hardware,
     /// There is no region: no limit is enforced.
     Absent,
     /// The region cannot be used, and the reason.
@@ -121,6 +128,18 @@ pub enum Shim {
     Outside,
 }
 
+/// Which card or partition, and what it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot<'a> {
+    pub(super) uuid: &'a str,
+    /// State directory of its simulation.
+    pub(super) state: Option<&'a Path>,
+    /// Memory, if known.
+    pub(super) memory: Option<Bytes>,
+    /// Its part of the whole card, if known.
+    pub(super) cores: Option<Cores>,
+}
+
 /// The owner of a process that the driver reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Belongs {
@@ -129,17 +148,20 @@ enum Belongs {
     NoGrant,
 }
 
-/// Use of a card or partition; `name` is its UUID and the state directory of its simulation.
+/// Use of a card or partition.
 pub(super) fn place(
     looks: SnapshotPair<'_>,
-    name: (&str, Option<&Path>),
-    memory: Option<Bytes>,
+    spot: Spot<'_>,
     shares: &[&ShareView],
     problems: &mut Vec<ViewProblem>,
 ) -> CardPart {
-    let driver = looks.now.driver(name.0, name.1);
-    let before = looks.before.and_then(|before| before.driver(name.0, name.1));
-    let mut rows: Vec<ShareRow> = shares.iter().map(|share| share_row(looks, share, problems)).collect();
+    let memory = spot.memory;
+    let cores = spot.cores.or_else(|| shares.iter().find_map(|share| cores_around(share)));
+    let spot = Spot { cores, ..spot };
+    let driver = looks.now.driver(spot.uuid, spot.state);
+    let before = looks.before.and_then(|before| before.driver(spot.uuid, spot.state));
+    let mut rows: Vec<ShareRow> =
+        shares.iter().map(|share| share_row(looks, share, spot, problems)).collect();
     let mut outside = Vec::new();
     let mut times = vec![DriverTime::default(); rows.len()];
     let passed = before.zip(driver).map_or(0, |(before, now)| now.at.saturating_sub(before.at).as_nanos());
@@ -169,12 +191,14 @@ pub(super) fn place(
         row.enforcement = row.enforcement.clone().with(&row.processes);
         if row.enforcement == Enforcement::Observed
             && let (Some(limits), Some(usage)) = (&row.limits, &row.usage)
-            && let Some(why) = contradiction::of(limits, usage, &row.processes, time)
+            && let Some(why) = contradiction::of(limits, usage, &row.processes, time, cores)
         {
             problems.push(ViewProblem::new(format!("share {} ({})", row.claim, row.grant.share), &why));
             row.enforcement = Enforcement::Contradicted(why);
         }
     }
+    let in_card = |process: &mut ProcessRow| process.measured = process.measured.in_part(cores);
+    rows.iter_mut().flat_map(|row| &mut row.processes).chain(&mut outside).for_each(in_card);
     let books = sum(rows.iter().filter_map(|row| row.usage.as_ref()).map(|usage| usage.total));
     CardPart {
         memory,
@@ -184,11 +208,19 @@ pub(super) fn place(
             in_use: driver.in_use,
             high_water: driver.high_water,
             unattributed: Bytes(driver.in_use.0.saturating_sub(books.0)),
-            busy: TimeRate::between(before.and_then(DriverView::reading), driver.reading()),
+            busy: TimeRate::between(before.and_then(DriverView::reading), driver.reading()).in_part(cores),
         }),
         shares: rows,
         outside,
     }
+}
+
+/// How much of the card the part of a share has, by the share's own part of it.
+fn cores_around(share: &ShareView) -> Option<Cores> {
+    let (own, limits) = (share.grant.cores, share.files()?.limits.as_ref().ok()?);
+    let of_part = u32::from(own.percent()) * 1_000_000;
+    let percent = of_part.checked_add(limits.share_ppm / 2)?.checked_div(limits.share_ppm)?;
+    u8::try_from(percent).ok().and_then(Cores::new).filter(|cores| *cores != Cores::NONE)
 }
 
 /// A process that the driver reports and no slot names.
@@ -239,17 +271,22 @@ fn belongs(process: &DriverProcess, shares: &[&ShareView]) -> Belongs {
         .unwrap_or(Belongs::NoGrant)
 }
 
-fn share_row(looks: SnapshotPair<'_>, share: &ShareView, problems: &mut Vec<ViewProblem>) -> ShareRow {
+fn share_row(
+    looks: SnapshotPair<'_>,
+    share: &ShareView,
+    spot: Spot<'_>,
+    problems: &mut Vec<ViewProblem>,
+) -> ShareRow {
     let before = looks.before.and_then(|before| before.share(&share.dir));
     let files = share.files();
     let (limits, usage) = (files.and_then(|f| f.limits.as_ref().ok().copied()), share.seen());
     let enforcement = match files.map(|files| (&files.limits, &files.usage)) {
-        None => Enforcement::Absent,
+        None => Enforcement::without_limits(share, spot),
         Some((Err(why), _)) => Enforcement::Broken(format!("limits: {why}")),
         Some((_, Err(why))) => Enforcement::Broken(format!("usage: {why}")),
         Some((Ok(limits), Ok(_))) => {
             let all = limits.memory == MemoryLimit::Unlimited && limits.policy == ComputePolicy::Unlimited;
-            if all { Enforcement::Unlimited } else { Enforcement::Unseen }
+            if all { Enforcement::of_all(&share.grant.part) } else { Enforcement::Unseen }
         }
     };
     let measured = TimeRate::between(before.and_then(ShareView::reading), share.reading());
@@ -259,6 +296,15 @@ fn share_row(looks: SnapshotPair<'_>, share: &ShareView, problems: &mut Vec<View
     if let Enforcement::Broken(why) = &enforcement {
         problems.push(ViewProblem::new(subject(), why));
     }
+    let of_card = |ppm: u32| Some(rate::of_card(ppm.into(), spot.cores?));
+    let all = || spot.cores.map(|cores| rate::of_card(1_000_000, cores));
+    let (guaranteed, granted) = match (&enforcement, &limits) {
+        (Enforcement::Hardware | Enforcement::Unlimited, None) => (all(), all()),
+        (_, limits) => (
+            limits.and_then(|limits| of_card(limits.share_ppm)),
+            limits.and_then(|limits| of_card(limits.granted_ppm)),
+        ),
+    };
     ShareRow {
         claim: share.claim.clone(),
         phase: share.phase,
@@ -267,8 +313,10 @@ fn share_row(looks: SnapshotPair<'_>, share: &ShareView, problems: &mut Vec<View
         dir: share.dir.clone(),
         enforcement,
         limits,
+        guaranteed,
+        granted,
         usage: usage.cloned(),
-        measured,
+        measured: measured.in_part(spot.cores),
         processes: usage.into_iter().flat_map(|u| &u.processes).map(|p| in_slot(p, share, before)).collect(),
     }
 }
@@ -339,6 +387,29 @@ fn in_slot(process: &SeenProcess, share: &ShareView, before: Option<&ShareView>)
 // === impl Enforcement ===
 
 impl Enforcement {
+    /// That of a grant of all of a part.
+    const fn of_all(part: &Part) -> Self {
+        match part {
+            Part::Partition { .. } => Self::Hardware,
+            Part::Card | Part::Slot { .. } => Self::Unlimited,
+        }
+    }
+
+    /// That of a share without files; the node writes none for a grant of all of a card or partition.
+    fn without_limits(share: &ShareView, spot: Spot<'_>) -> Self {
+        let Grant { memory, cores, .. } = &share.grant;
+        let is_all = spot.memory.is_none_or(|all| *memory >= all)
+            && (*cores == Cores::NONE || spot.cores.is_some_and(|all| *cores >= all));
+        match (&share.region, &share.grant.part) {
+            (Region::Absent, Part::Card | Part::Partition { .. })
+                if is_all && share.phase == Phase::Prepared =>
+            {
+                Self::of_all(&share.grant.part)
+            }
+            _ => Self::Absent,
+        }
+    }
+
     /// The enforcement, by its processes.
     fn with(self, processes: &[ProcessRow]) -> Self {
         let any = |is: &[Shim]| processes.iter().any(|process| is.contains(&process.shim));
@@ -358,6 +429,7 @@ impl Enforcement {
             Self::Bypassed => "bypassed",
             Self::Contradicted(_) => "contradicted",
             Self::Unlimited => "unlimited",
+            Self::Hardware => "hardware",
             Self::Absent => "absent",
             Self::Broken(_) => "broken",
         }
@@ -394,7 +466,7 @@ impl ShareView {
     fn files(&self) -> Option<&Files> {
         match &self.region {
             Region::There(files) => Some(files),
-            Region::Absent => None,
+            Region::Absent | Region::Missing => None,
         }
     }
 

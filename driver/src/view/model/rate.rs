@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use aliquot_core::units::Cores;
+
 /// Greatest plausible rate, in parts per million: ten times one card's, for rounding and delayed reports.
 const PPM_MAX: u128 = 10_000_000;
 
@@ -10,7 +12,7 @@ const PPM_MAX: u128 = 10_000_000;
 pub enum TimeRate {
     /// There was only one look, or no time between two.
     Unknown,
-    /// Parts per million of one card's, or partition's, time.
+    /// Parts per million of one whole card's time.
     Ppm(u64),
     /// The counter went backwards, or faster than any card: its tenant overwrote it.
     Implausible,
@@ -23,12 +25,26 @@ pub(super) struct Reading {
     pub(super) at: Duration,
 }
 
+/// Parts per million of a part's time, as those of its card's. Rounded up: what was rounded down for the part is whole again.
+pub(super) fn of_card(ppm: u64, cores: Cores) -> u64 {
+    ppm.saturating_mul(u64::from(cores.percent())).div_ceil(100)
+}
+
 // === impl TimeRate ===
 
 impl TimeRate {
     /// From one reading to the next, where there are two.
     pub(super) fn between(before: Option<Reading>, now: Option<Reading>) -> Self {
         now.map_or(Self::Unknown, |now| Self::of(before, now))
+    }
+
+    /// The time of a part that has so much of the card, as time of the card; `None`: that is not known.
+    pub(super) fn in_part(self, cores: Option<Cores>) -> Self {
+        match (self, cores) {
+            (Self::Ppm(ppm), Some(cores)) => Self::Ppm(of_card(ppm, cores)),
+            (Self::Ppm(_), None) => Self::Unknown,
+            (other, _) => other,
+        }
     }
 
     /// From one reading to the next.

@@ -113,6 +113,10 @@ fn driver(uuid: &str, processes: &[(u32, u64, Option<&str>)], busy_nanos: u64, a
     }
 }
 
+fn partition() -> Part {
+    Part::Partition { template: "1g.10gb".parse().unwrap(), placement: PlacementName("0".to_owned()) }
+}
+
 fn look(shares: Vec<ShareView>, partitions: Vec<PartitionView>, drivers: Vec<DriverView>) -> Snapshot {
     let promised = Ok(JournalView { shares, partitions });
     Snapshot {
@@ -216,10 +220,56 @@ fn share_counts_as_held_only_after_a_live_slot_was_seen() {
         files.limits = Ok(Limits { memory, policy, ..files.limits.clone().unwrap() });
     };
     assert_eq!(word(Some(Life::Held { pid: Some(5) }), unlimited), ("unlimited", 0));
-    let mut bare = share("claim-0", Part::Card, seen(0, 0, Vec::new()), seconds(0));
-    bare.region = Region::Absent;
-    let drawn = picture(None, &look(vec![bare], Vec::new(), Vec::new()));
-    assert_eq!(drawn.cards[0].place.shares[0].enforcement, Enforcement::Absent);
+    let bare = |memory: u64, cores: u8, part: Part, region: Region| {
+        let mut share = share("claim-0", part, seen(0, 0, Vec::new()), seconds(0));
+        share.grant.memory = Bytes(memory);
+        share.grant.cores = Cores::new(cores).unwrap();
+        let share = ShareView { region, ..share };
+        let drawn = picture(None, &look(vec![share], Vec::new(), vec![driver(CARD, &[], 0, seconds(0))]));
+        let [card] = drawn.cards.as_slice() else { panic!("{drawn:?}") };
+        let mut places = std::iter::once(&card.place).chain(card.partitions.iter().map(|part| &part.place));
+        places.find_map(|place| place.shares.first()).unwrap().enforcement.word()
+    };
+    let all = 16 << 30;
+    assert_eq!(bare(LIMIT, 25, Part::Card, Region::Absent), "absent", "a part that needs limits");
+    assert_eq!(bare(LIMIT, 0, Part::Card, Region::Absent), "absent");
+    assert_eq!(bare(all, 0, Part::Card, Region::Missing), "absent", "its directory is lost");
+    assert_eq!(bare(all, 25, Part::Card, Region::Absent), "absent");
+    assert_eq!([0, 100].map(|cores| bare(all, cores, Part::Card, Region::Absent)), ["unlimited"; 2]);
+    assert_eq!(bare(LIMIT, 0, partition(), Region::Absent), "hardware");
+}
+
+#[test]
+fn percent_inside_a_partition_are_of_the_whole_card() {
+    // 10 % of the card in a part that has 24 % of it.
+    let at = |nanos: u64, at: Duration, policy: ComputePolicy| {
+        let held = in_books(5, Life::Held { pid: Some(5) }, 0);
+        let mut inside = share("claim-0", partition(), seen(0, nanos, vec![held]), at);
+        inside.grant.cores = Cores::new(10).unwrap();
+        let Region::There(files) = &mut inside.region else { panic!() };
+        let terms =
+            Limits { share_ppm: 416_666, granted_ppm: 416_666, policy, ..files.limits.clone().unwrap() };
+        files.limits = Ok(terms);
+        let made = PartitionView { at: inside.grant.partition().unwrap(), uuid: Some(MIG.to_owned()) };
+        let part = DriverView { whole: false, ..driver(MIG, &[(5, 1, None), (6, 1, None)], nanos, at) };
+        look(vec![inside], vec![made], vec![driver(CARD, &[], nanos, at), part])
+    };
+    let half = |policy| picture(Some(&at(0, seconds(1), policy)), &at(1_000_000_000, seconds(3), policy));
+    let drawn = half(ComputePolicy::Burst);
+    let [card] = drawn.cards.as_slice() else { panic!("{drawn:?}") };
+    assert_eq!(card.place.driver.unwrap().busy, TimeRate::Ppm(500_000), "the card's own time");
+    let place = &card.partitions[0].place;
+    let share = &place.shares[0];
+    assert_eq!((share.guaranteed, share.granted), (Some(100_000), Some(100_000)));
+    assert_eq!(place.driver.unwrap().busy, TimeRate::Ppm(120_000));
+    assert_eq!((share.measured, place.outside[0].measured), (TimeRate::Ppm(120_000), TimeRate::Ppm(120_000)));
+    let forged = picture(
+        Some(&at(0, seconds(1), ComputePolicy::Cap)),
+        &at(2_000_000_000, seconds(3), ComputePolicy::Cap),
+    );
+    let [problem] = forged.problems.as_slice() else { panic!("{forged:?}") };
+    assert!(problem.text.contains("reports 24 % of the card's time"), "{problem:?}");
+    assert!(problem.text.contains("granted are 10 %"), "{problem:?}");
 }
 
 #[test]
@@ -265,9 +315,7 @@ fn a_region_that_says_what_cannot_be_is_shown_with_the_reason() {
 
 #[test]
 fn partition_content_stays_in_it_and_namespaces_stay_apart() {
-    let part =
-        Part::Partition { template: "1g.10gb".parse().unwrap(), placement: PlacementName("0".to_owned()) };
-    let inside = share("claim-0", part, seen(10, 0, Vec::new()), seconds(0));
+    let inside = share("claim-0", partition(), seen(10, 0, Vec::new()), seconds(0));
     let at = inside.grant.partition().unwrap();
     let made = PartitionView { at, uuid: Some(MIG.to_owned()) };
     let beside = share("claim-1", Part::Card, seen(20, 0, Vec::new()), seconds(0));
