@@ -33,7 +33,7 @@ use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
 use resource_name::{PluginResource, ResourceName, chips_of_one_resource};
 pub use resource_name::{mig_resource, vnpu_resource_size, vnpu_template};
-use words::{KnownNames, OfferList};
+use words::{KnownNames, OfferList, is_of_memory};
 
 /// Longest text that is looked at; the longest sensible one has half of it.
 const TEXT_BYTES_MAX: usize = 128;
@@ -355,8 +355,8 @@ fn amount(text: &str) -> Result<Option<AskedPart>, &'static str> {
     }
     // `310P` is a chip, not 310 peta: only the suffixes that memory has.
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let is_memory = matches!(&text[digits.len()..], "Ki" | "Mi" | "Gi" | "Ti" | "k" | "M" | "G" | "T");
-    let quantity = is_memory.then(|| text.parse::<Quantity>().ok()).flatten();
+    let is_memory = is_of_memory(&text[digits.len()..]);
+    let quantity = is_memory.then(|| Quantity::typed(text).ok()).flatten();
     match quantity.map(|q| u64::try_from(q.units_rounded_up())) {
         None => Ok(None),
         Some(Ok(bytes)) if bytes > 0 => Ok(Some(AskedPart::Memory(Bytes(bytes)))),

@@ -38,6 +38,7 @@ mod run;
 mod slices;
 mod state;
 mod top;
+mod words;
 mod workload;
 
 use std::ffi::OsString;
@@ -156,7 +157,7 @@ fn parse(args: &[OsString], screen: RedrawMode) -> Result<Cli, clap::Error> {
     if screen == RedrawMode::None {
         command = command.term_width(COLUMNS_ELSEWHERE);
     }
-    let matches = command.try_get_matches_from_mut(args).map_err(without_values)?;
+    let matches = command.try_get_matches_from_mut(args).map_err(without_values).map_err(words::with_tip)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 

@@ -6,6 +6,8 @@
 //! Invariants: the amount is exact to a nano-unit (finer input is rounded up in magnitude, as Kubernetes does);
 //! `parse(print(q)) == q`; no operation wraps.
 
+mod typed;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
@@ -40,13 +42,29 @@ pub struct Quantity {
 /// Why a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a quantity: {why}; expected a number with an optional suffix such as 8Gi, 500m, 1e9"
+    "`{text}` is not a quantity: {why}; expected a number with an optional suffix such as 8Gi, 500m, 1e9{}",
+    Instead(meant)
 )]
 pub struct QuantityError {
     /// The text as found (cut at 64 bytes).
     pub text: String,
     /// What is wrong with it.
     pub why: &'static str,
+    /// What it may stand for; empty where that is not clear.
+    pub meant: Vec<String>,
+}
+
+/// What to write in the place of a text.
+struct Instead<'a>(&'a [String]);
+
+// === impl QuantityError ===
+
+impl QuantityError {
+    /// What is wrong, and what to write, for messages with the text in them.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        format!("{}{}", self.why, Instead(&self.meant))
+    }
 }
 
 // === impl Quantity ===
@@ -156,7 +174,8 @@ impl FromStr for Quantity {
     type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fail = |why| QuantityError { text: text.chars().take(64).collect(), why };
+        let fail =
+            |why| QuantityError { text: text.chars().take(64).collect(), why, meant: typed::meant(text) };
         let (negative, body) = match text.as_bytes().first() {
             None => return Err(fail("it is empty")),
             Some(b'-') => (true, &text[1..]),
@@ -175,6 +194,15 @@ impl FromStr for Quantity {
         let scale = Scale::parse(suffix).ok_or_else(|| fail("its suffix is unknown"))?;
         let nanos = scale.nanos_of(whole, fraction);
         Ok(Self::from_nanos(if negative { -nanos } else { nanos }, scale.format()))
+    }
+}
+
+impl fmt::Display for Instead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => Ok(()),
+            meant => write!(f, "; write {}", meant.join(" or ")),
+        }
     }
 }
 

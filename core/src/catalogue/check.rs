@@ -319,7 +319,9 @@ impl SourceFile<'_> {
                 refuse(format!("{amount}, which is not a whole number"), "use a smaller unit or round it")
             }
             RawAmount::Text(text) => match text.parse::<Quantity>() {
-                Err(error) => refuse(format!("{amount}, where {}", error.why), "write a Kubernetes quantity"),
+                Err(error) => {
+                    refuse(format!("{amount}, where {}", error.problem()), "write a Kubernetes quantity")
+                }
                 Ok(quantity) if !quantity.is_whole() => {
                     refuse(format!("{amount}, which is not whole"), "use a smaller unit or round it")
                 }

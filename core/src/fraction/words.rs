@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::{Ask, AskedPart, FractionChoice, ModelOffers};
 use crate::id::TemplateName;
+use crate::quantity::{Quantity, QuantityError};
 use crate::units::Cores;
 
 /// Names that a message lists at most.
@@ -20,6 +21,12 @@ pub(super) struct KnownNames<'a>(pub(super) &'a str, pub(super) &'a [String]);
 impl fmt::Display for KnownNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(text, names) = self;
+        let amounts = std::iter::once(*text).chain(text.split_whitespace());
+        let unclear =
+            amounts.filter_map(|word| word.parse::<Quantity>().err()).find(|error| !error.meant.is_empty());
+        if let Some(QuantityError { text, meant, .. }) = unclear {
+            write!(f, "for an amount of memory write {} instead of `{text}`; ", meant.join(" or "))?;
+        }
         if names.len() <= NAMES_LISTED {
             return write!(f, "expected one of {}", names.join(", "));
         }
@@ -40,6 +47,13 @@ impl fmt::Display for KnownNames<'_> {
             listed.join(", ")
         )
     }
+}
+
+/// Suffixes of memory. `3080ti` is a name.
+pub(super) fn is_of_memory(suffix: &str) -> bool {
+    let binary =
+        |s: &str| matches!(s.trim_end_matches(['b', 'B']).to_ascii_lowercase().as_str(), "ki" | "mi" | "gi");
+    matches!(suffix, "Ti" | "TiB" | "k" | "M" | "G" | "T") || binary(suffix)
 }
 
 /// Length of the longest text that is in both.

@@ -1,6 +1,6 @@
 //! Manifests, a live cluster (`--cluster`), or both: what `plan` and `explain` read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::kube::{ClusterAccess, ConnectError, Connection, listing};
 use crate::manifest::{Manifests, Reader};
@@ -14,7 +14,7 @@ use super::progress::StatusLine;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct InputArgs {
     /// Manifest, directory of manifests (*.yaml, *.yml, *.json), or - for standard input; repeatable
-    #[arg(short = 'f', long = "filename", value_name = "FILE", required_unless_present = "cluster")]
+    #[arg(short = 'f', long = "filename", value_name = "FILE")]
     files: Vec<PathBuf>,
 
     /// Read a live cluster: slices, classes, claims, templates, nodes, Pods, namespaces, taint rules. Without CONTEXT, the
@@ -27,13 +27,39 @@ pub(super) struct InputArgs {
     kubeconfig: Option<PathBuf>,
 }
 
-/// Reads everything that the command line names: the cluster first, then the files.
-pub(super) fn read(args: &InputArgs, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {
+// === impl InputArgs ===
+
+impl InputArgs {
+    /// Whether a live cluster is read by the kubeconfig's current context.
+    pub(super) fn names_no_context(&self) -> bool {
+        self.cluster.as_deref() == Some("")
+    }
+}
+
+/// Reads everything that the command line names: the cluster first, then the files. `more` are words without an option: files,
+/// or the context behind `--cluster`.
+pub(super) fn read(
+    args: &InputArgs,
+    more: &[PathBuf],
+    terminal: &mut Terminal<'_>,
+) -> Result<Manifests, Failure> {
+    let (mut more, mut context) = (more.to_vec(), args.cluster.clone());
+    if args.names_no_context()
+        && let Some(at) = more.iter().position(|word| !is_file(word))
+    {
+        context = Some(more.remove(at).display().to_string());
+    }
+    let files: Vec<PathBuf> = args.files.iter().cloned().chain(more).collect();
+    if context.is_none() && files.is_empty() {
+        let message = "found no input, expected manifests; name them with -f FILE (- is standard input), or a live cluster with \
+                       --cluster";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let mut reader = Reader::new();
-    if let Some(context) = &args.cluster {
+    if let Some(context) = &context {
         read_cluster(&access(context, args.kubeconfig.clone()), &mut reader, terminal)?;
     }
-    input::read_files(&mut reader, &args.files, terminal)?;
+    input::read_files(&mut reader, &files, terminal)?;
     input::finish(reader, terminal)
 }
 
@@ -46,6 +72,16 @@ pub(super) fn read_live(
     let mut reader = Reader::new();
     read_cluster(&access(context, kubeconfig), &mut reader, terminal)?;
     input::finish(reader, terminal)
+}
+
+/// Whether a word without an option is a file, or looks like one.
+fn is_file(word: &Path) -> bool {
+    word == Path::new("-") || word.exists() || is_manifest(word) || word.to_string_lossy().contains("://")
+}
+
+/// Whether a word ends as the name of a manifest does.
+pub(super) fn is_manifest(word: &Path) -> bool {
+    word.extension().is_some_and(|e| ["yaml", "yml", "json"].iter().any(|known| e == *known))
 }
 
 fn access(context: &str, file: Option<PathBuf>) -> ClusterAccess {

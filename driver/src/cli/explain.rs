@@ -1,6 +1,7 @@
 //! `aliquot explain`: why claims do not fit, device by device, and what would help.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use aliquot_core::allocate::{
     Change, ChangesTried, Explanation, NodeExplanation, NodesExplained, PlacementRefusal, Reach, ReasonGroup,
@@ -20,6 +21,7 @@ use super::node_choice::ExcludedNode;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
 use super::progress::StatusLine;
+use super::words::most;
 
 /// Most nodes with their reasons shown one by one.
 pub(super) const NODES_SHOWN: usize = 5;
@@ -53,7 +55,7 @@ pub(super) struct Args {
     names: Vec<String>,
 
     /// Pods and claims explained at most; 0 explains all
-    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = most)]
     limit: usize,
 
     /// Form of the answer
@@ -77,8 +79,16 @@ pub(super) struct UnitExplanation {
     sole_rules: Vec<TaintRule>,
 }
 
+/// Manifests among the names: files of such a name.
+fn files_and_names(words: &[String]) -> (Vec<PathBuf>, Vec<String>) {
+    let is_file = |word: &&String| cluster_input::is_manifest(Path::new(word));
+    let (files, names): (Vec<&String>, Vec<&String>) = words.iter().partition(is_file);
+    (files.into_iter().map(PathBuf::from).collect(), names.into_iter().cloned().collect())
+}
+
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
-    let manifests = cluster_input::read(&args.input, terminal)?;
+    let (files, names) = files_and_names(&args.names);
+    let manifests = cluster_input::read(&args.input, &files, terminal)?;
     let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests, terminal)?, terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
@@ -93,8 +103,8 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         let mut own = vec![label.clone()];
         own.extend(cluster.claims_of(placement.unit).map(|c| format!("{}/{}", c.namespace, c.name)));
         let asked: Vec<&String> =
-            args.names.iter().filter(|n| own.iter().any(|label| is_named(label, n))).collect();
-        if !args.names.is_empty() && asked.is_empty() {
+            names.iter().filter(|n| own.iter().any(|label| is_named(label, n))).collect();
+        if !names.is_empty() && asked.is_empty() {
             continue;
         }
         found.extend(asked);
@@ -110,9 +120,13 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
             },
         }
     }
-    if let Some(name) = args.names.iter().find(|n| !found.contains(n)) {
+    if let Some(name) = names.iter().find(|n| !found.contains(n)) {
+        let context = match args.input.names_no_context() {
+            true => format!("; a context of the kubeconfig is named with --cluster={name}"),
+            false => String::new(),
+        };
         let message =
-            format!("{name}: the manifests have no Pod or claim of this name that asks for devices");
+            format!("{name}: the manifests have no Pod or claim of this name that asks for devices{context}");
         return Err(Failure::Usage(message));
     }
     let all = refused.len() + waiting.len();

@@ -13,8 +13,12 @@ use super::output::Terminal;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct FileArgs {
     /// Manifest, directory of manifests (*.yaml, *.yml, *.json), or - for standard input; repeatable
-    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required_unless_present = "more")]
     pub(super) files: Vec<PathBuf>,
+
+    /// The same as -f
+    #[arg(value_name = "FILE")]
+    pub(super) more: Vec<PathBuf>,
 }
 
 /// What kinds are read, for the note on objects of other kinds.
@@ -23,7 +27,8 @@ const KINDS: &str = "ResourceClaim, ResourceClaimTemplate, DeviceClass, Resource
 /// Reads everything that the command line names. Warnings are written; errors end the command, all at once.
 pub(super) fn read(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Manifests, Failure> {
     let mut reader = Reader::new();
-    read_files(&mut reader, &args.files, terminal)?;
+    let files: Vec<PathBuf> = args.files.iter().chain(&args.more).cloned().collect();
+    read_files(&mut reader, &files, terminal)?;
     finish(reader, terminal)
 }
 
@@ -43,6 +48,7 @@ pub(super) fn read_files(
             some_object(reader.objects() - before, "standard input")?;
             continue;
         }
+        not_an_address(file)?;
         let metadata = fs::metadata(file)
             .map_err(|source| Failure::path("read", file, source, "Check the name given with -f"))?;
         if metadata.is_dir() {
@@ -60,7 +66,8 @@ pub(super) fn read_files(
 /// The texts that the command line names, each under its name.
 pub(super) fn texts(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Vec<(String, String)>, Failure> {
     let mut texts = Vec::new();
-    for file in &args.files {
+    for file in args.files.iter().chain(&args.more) {
+        not_an_address(file)?;
         if file == Path::new("-") {
             let advice = "Check what is written to standard input";
             let text = bounded(&mut *terminal.input, file, TEXT_BYTES_MAX, advice)?;
@@ -74,6 +81,15 @@ pub(super) fn texts(args: &FileArgs, terminal: &mut Terminal<'_>) -> Result<Vec<
         }
     }
     Ok(texts)
+}
+
+/// Refuses an address: nothing is fetched from a network.
+fn not_an_address(file: &Path) -> Result<(), Failure> {
+    let Some(text) = file.to_str().filter(|text| text.contains("://") && !file.exists()) else {
+        return Ok(());
+    };
+    let message = format!("found an address, expected a file; fetch it: curl -fsSL {text} | aliquot … -f -");
+    Err(Failure::input(text, message))
 }
 
 /// Ends a command on an input without any object: what should have written it has failed, or wrote elsewhere.

@@ -124,10 +124,19 @@ impl Default for ServerVersionArg {
 /// The newest minor version whose scheduler and API server the decisions are compared with.
 const NEWEST_MINOR: u32 = 37;
 
+/// The oldest minor version that serves `resource.k8s.io/v1`.
+const OLDEST_MINOR: u32 = 34;
+
 fn server_version(text: &str) -> Result<ServerVersionArg, String> {
     let expected = "expected a version such as 1.36 or 1.36.2";
-    let mut parts = text.trim_start_matches('v').split('.').map(str::parse::<u32>);
+    // What a server or kubelet says of itself: v1.36.3-eks-1a2b3c, 1.36+.
+    let plain = text.trim_start_matches('v').split(['-', '+']).next().unwrap_or_default();
+    let mut parts = plain.split('.').map(str::parse::<u32>);
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(Ok(1)), Some(Ok(minor)), ..) if minor < OLDEST_MINOR => Err(format!(
+            "expected 1.{OLDEST_MINOR} to 1.{NEWEST_MINOR}: earlier versions do not serve resource.k8s.io/v1, so that no \
+             claim of these manifests exists there"
+        )),
         (Some(Ok(1)), Some(Ok(minor)), ..) if minor > NEWEST_MINOR => Err(format!(
             "expected at most 1.{NEWEST_MINOR}, the newest version that decisions are compared with; use that"
         )),

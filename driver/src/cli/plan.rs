@@ -1,6 +1,7 @@
 //! `aliquot plan`: where Pods and claims would go, on a real cluster's dump or on hypothetical nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use aliquot_core::dra::{Access, Device, DeviceResult, ResourceClaim};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY};
@@ -21,6 +22,7 @@ use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, ListExtras, Side, Terminal, Tone};
 use super::prepare::{self, again};
 use super::progress::StatusLine;
+use super::words::most;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,11 +46,15 @@ pub(super) struct Args {
     #[command(flatten)]
     input: InputArgs,
 
+    /// The same as -f
+    #[arg(value_name = "FILE")]
+    more: Vec<PathBuf>,
+
     #[command(flatten)]
     nodes: NodeArgs,
 
     /// Rows of the table at most; 0 shows all
-    #[arg(long, value_name = "ROWS", default_value_t = 100)]
+    #[arg(long, value_name = "ROWS", default_value_t = 100, value_parser = most)]
     limit: usize,
 
     /// Form of the answer
@@ -57,7 +63,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
-    let manifests = cluster_input::read(&args.input, terminal)?;
+    let manifests = cluster_input::read(&args.input, &args.more, terminal)?;
     let allocated = manifests.claims.iter().filter(|claim| claim.allocation.is_some());
     let allocated: BTreeSet<String> = allocated.map(|claim| claim.uid.clone()).collect();
     let (node, mut fleet) = nodes(&args.nodes.for_cluster(&manifests, terminal)?, terminal)?;

@@ -18,6 +18,7 @@ use crate::kubelet::sockets::KUBELET_ROOT;
 
 use super::failure::{CommandAnswer, Failure};
 use super::manual;
+use super::words::seconds;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,7 +87,7 @@ pub(super) struct Args {
     pod_uid: Option<String>,
 
     /// Longest wait for another process that holds the state directory, in seconds
-    #[arg(long, env = "ALIQUOT_STATE_WAIT", value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, env = "ALIQUOT_STATE_WAIT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
     state_wait: u32,
 
     /// What is logged: error, warn, info, debug or trace, also by module

@@ -90,7 +90,7 @@ pub(super) struct Args {
     cores: Option<Cores>,
 
     /// Which card: its UUID, the beginning of it, or its index; without it any that `CUDA_VISIBLE_DEVICES` shows
-    #[arg(long, value_name = "CARD", allow_hyphen_values = true)]
+    #[arg(long, value_name = "CARD", alias = "gpu", allow_hyphen_values = true)]
     card: Option<String>,
 
     /// Partition of this template, such as 1g.10gb

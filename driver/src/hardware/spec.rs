@@ -29,15 +29,12 @@ pub fn node_spec(spec: &str, catalogue: &Catalogue) -> Result<NodeSpec, Hardware
         None => (spec, 1),
         Some((name, copies)) => match copies.parse() {
             Ok(copies) if (1..=COPIES_MAX).contains(&copies) => (name, copies),
-            _ => {
-                let message = format!("--node {spec}: found {copies} copies, expected 1 to {COPIES_MAX}");
-                return Err(HardwareError::Choice(message));
-            }
+            _ => return Err(HardwareError::Choice(no_copies(spec, name, copies))),
         },
     };
     let file = match Personality::named(name) {
         Some(personality) => personality.load().map_err(|error| HardwareError::description(name, error))?,
-        None => match count_and_model(name) {
+        None => match count_and_model(name, catalogue) {
             Some((count, model)) => match Personality::named(&format!("{model}-{count}")) {
                 Some(personality) => {
                     personality.load().map_err(|error| HardwareError::description(name, error))?
@@ -50,12 +47,36 @@ pub fn node_spec(spec: &str, catalogue: &Catalogue) -> Result<NodeSpec, Hardware
     Ok(NodeSpec { source: format!("--node {name}"), file, copies })
 }
 
-/// `8xh100`: a number, an x, and what could be a model.
-fn count_and_model(name: &str) -> Option<(u32, &str)> {
-    let (count, model) = name.split_once('x')?;
-    let word = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let plausible = !model.is_empty() && model.chars().all(word);
-    Some((count.parse().ok().filter(|_| plausible)?, model))
+/// What is wrong with a number of copies; `8*h100` may be cards as well as nodes.
+fn no_copies(spec: &str, name: &str, copies: &str) -> String {
+    let model = copies.trim();
+    if let Ok(count) = name.trim().parse::<u32>()
+        && is_model(model)
+        && model.parse::<u128>().is_err()
+    {
+        return format!(
+            "--node {spec}: expected NODE*COPIES; write {count}x{model} for a node of {count} such cards, or \
+             1x{model}*{count} for {count} nodes of one"
+        );
+    }
+    format!("--node {spec}: found {copies} copies, expected 1 to {COPIES_MAX}")
+}
+
+/// Whether a text could be a model.
+fn is_model(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c: char| c.is_ascii_alphanumeric() || c == '-')
+}
+
+/// `8xh100`, also as `8Xh100`, `8 x h100` or `8×h100`: a number and what could be a model. `h100x8` if there is such a model.
+fn count_and_model<'n>(name: &'n str, catalogue: &Catalogue) -> Option<(u32, &'n str)> {
+    let is_times = |c: char| matches!(c, 'x' | 'X' | '×');
+    let read = |count: &str, model: &'n str| {
+        let model = model.trim();
+        Some((count.trim().parse().ok().filter(|_| is_model(model))?, model))
+    };
+    let count_first = name.split_once(is_times).and_then(|(count, model)| read(count, model));
+    let count_last = || name.rsplit_once(is_times).and_then(|(model, count)| read(count, model));
+    count_first.or_else(|| count_last().filter(|(_, model)| !catalogue.resolve(model).is_empty()))
 }
 
 /// A node of so many cards of one model.
@@ -116,11 +137,24 @@ mod tests {
             ("1xgh200", "nvidia-gh200-144gb"),
             ("1xrtx-pro-5000", "nvidia-rtx-pro-5000-48gb"),
             ("1xh100", "nvidia-h100-80gb-sxm"),
+            ("1Xh20", "nvidia-h20-96gb"),
+            ("1 x h20", "nvidia-h20-96gb"),
+            ("1×h20", "nvidia-h20-96gb"),
+            ("h20x1", "nvidia-h20-96gb"),
         ] {
             let file = node_spec(spec, &catalogue).unwrap_or_else(|error| panic!("{spec}: {error}")).file;
             let node = SimNode::in_memory(&file, &catalogue).unwrap();
             let cards = node.discover().unwrap().cards;
             assert!(cards.iter().all(|card| card.model.as_str() == model), "{spec}: {}", cards[0].model);
         }
+    }
+
+    #[test]
+    fn copies_in_front_are_answered_with_a_tip() {
+        let said = |spec: &str| node_spec(spec, &Catalogue::embedded()).map(|_| ()).unwrap_err().to_string();
+        let tip = said("8*h100");
+        assert!(tip.contains("8xh100 for a node of 8") && tip.contains("1xh100*8 for 8 nodes"), "{tip}");
+        assert!(said("t4-2*20000").contains("expected 1 to 10000"));
+        assert!(said("box2").contains("neither a file nor a built-in node"));
     }
 }

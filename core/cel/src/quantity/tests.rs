@@ -41,6 +41,44 @@ fn refuses_what_is_not_a_quantity() {
 }
 
 #[test]
+fn typed_amounts_that_mean_one_are_read_and_others_get_a_tip() {
+    for (text, meant) in [
+        ("8Gi", "8Gi"),
+        ("8GiB", "8Gi"),
+        ("8gib", "8Gi"),
+        ("8gi", "8Gi"),
+        ("8GI", "8Gi"),
+        ("8 Gi", "8Gi"),
+        (" 512mi ", "512Mi"),
+        ("1.5 GiB", "1.5Gi"),
+        ("4TiB", "4Ti"),
+        ("8G", "8G"),
+    ] {
+        assert_eq!(Quantity::typed(text), Ok(meant.parse().unwrap()), "{text}");
+    }
+    for (text, tip) in [
+        ("8GB", "write 8Gi or 8G"),
+        ("8g", "write 8Gi or 8G"),
+        ("8Gb", "write 8Gi or 8G"),
+        ("8 gb", "write 8Gi or 8G"),
+        ("1.5TB", "write 1.5Ti or 1.5T"),
+        ("512MB", "write 512Mi or 512M"),
+        ("64K", "write 64Ki or 64k"),
+    ] {
+        let error = Quantity::typed(text).unwrap_err();
+        assert!(error.to_string().ends_with(&format!("1e9; {tip}")), "{text}: {error}");
+        assert_eq!(text.parse::<Quantity>().unwrap_err(), error);
+    }
+    for text in ["", "lots", "8Q", "8GiBs", "1.2.3GB", "-8GB", "0x8GiB", "8,5Gi", ".GB", &"8".repeat(70)] {
+        let meant = Quantity::typed(text).map_or_else(|error| error.meant, |_| Vec::new());
+        assert_eq!(meant, Vec::<String>::new(), "{text}");
+    }
+    // A manifest is read as the API server reads it, with the same tip.
+    let strict = "8GiB".parse::<Quantity>().unwrap_err();
+    assert!(strict.to_string().ends_with("; write 8Gi"), "{strict}");
+}
+
+#[test]
 fn agrees_with_upstream_on_the_golden_vectors() {
     let mut checked = 0;
     for line in include_str!("golden.tsv").lines().filter(|line| !line.starts_with('#')) {

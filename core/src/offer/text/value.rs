@@ -11,7 +11,7 @@ pub(super) fn memory(value: &Value, at: &str) -> Result<Bytes, PolicyError> {
     let wrong = |found: &str| field(at, found, expected, "write it as a text with a unit");
     let quantity = match value {
         Value::String(text) => {
-            text.parse::<Quantity>().map_err(|error| wrong(&format!("`{text}` ({})", error.why)))?
+            text.parse::<Quantity>().map_err(|error| wrong(&format!("`{text}` ({})", error.problem())))?
         }
         Value::Integer(bytes) => Quantity::from_units(*bytes, crate::quantity::Format::BinarySi),
         other => return Err(wrong(&shown(other))),

@@ -25,7 +25,10 @@ const MEMORY_TOO_MUCH: Bytes = Bytes(1 << 62);
 /// An amount of memory.
 pub(super) fn memory(text: &str) -> Result<Bytes, String> {
     let expected = "expected an amount of memory such as 8Gi or 512Mi";
-    let quantity: Quantity = text.parse().map_err(|_| expected.to_owned())?;
+    let quantity = Quantity::typed(text).map_err(|error| match error.meant.join(" or ") {
+        meant if meant.is_empty() => expected.to_owned(),
+        meant => format!("expected an amount of memory that can mean one only; write {meant}"),
+    })?;
     match u64::try_from(quantity.units_rounded_up()) {
         Ok(bytes) if bytes >= MEMORY_TOO_MUCH.0 => {
             Err(format!("these are 4Ei or more, which no card has; {expected}"))
@@ -158,6 +161,16 @@ pub(super) fn too_small(memory: MemoryLimit, context: Option<Bytes>) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_as_people_type_them_are_read_or_answered_with_a_tip() {
+        for text in ["8Gi", "8GiB", "8gi", "8 GiB"] {
+            assert_eq!(memory(text), Ok(Bytes(8 << 30)), "{text}");
+        }
+        assert!(memory("8GB").unwrap_err().ends_with("write 8Gi or 8G"));
+        assert!(memory("8g").unwrap_err().ends_with("write 8Gi or 8G"));
+        assert!(memory("lots").unwrap_err().contains("such as 8Gi"));
+    }
 
     #[test]
     fn hints_name_options_of_this_command_or_say_nothing() {
