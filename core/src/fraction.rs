@@ -359,6 +359,9 @@ fn amount(text: &str) -> Result<Option<AskedPart>, &'static str> {
     let quantity = is_memory.then(|| Quantity::typed(text).ok()).flatten();
     match quantity.map(|q| u64::try_from(q.units_rounded_up())) {
         None => Ok(None),
+        Some(Ok(bytes)) if (1..Bytes::MIB.0).contains(&bytes) => {
+            Err("less than 1Mi of memory, which a share has at least")
+        }
         Some(Ok(bytes)) if bytes > 0 => Ok(Some(AskedPart::Memory(Bytes(bytes)))),
         Some(_) => Err("no memory, or less than none"),
     }

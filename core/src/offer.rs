@@ -8,6 +8,7 @@
 //!
 //! - [`policy`], [`text`]: what the admin wants, and how the file reads;
 //! - `busy`: a card that claims hold keeps its layout until they are gone;
+//! - [`amounts`]: amounts of requests that cannot be meant;
 //! - [`server`]: what this Kubernetes keeps of what is written;
 //! - [`order`]: the order of placements, which is the packing policy;
 //! - [`mod@classes`]: the `DeviceClass`es of what is offered;
@@ -19,6 +20,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub mod amounts;
 mod attributes;
 mod busy;
 mod choose;

@@ -325,6 +325,7 @@ fn unavailable_fraction_is_refused_with_available_ones() {
     refuse("nvidia.com/gpu: 0", &["no whole one above 0"]);
     refuse("nvidia.com/mig-1g.10gb: some", &["no whole one above 0"]);
     refuse("8Gi 33.3% H100", &["not a whole percentage"]);
+    refuse("8k H100", &["less than 1Mi of memory"]);
     refuse("64Gi 25% T4", &["no card has a share of 64Gi and 25% of the compute of T4"]);
     refuse("2Gi 25% 310P", &["no card has a share of 2Gi", "1/4 (vir02, vir02_1c)"]);
     refuse("8GB L4", &["`8GB L4` is neither a part", "`8Gi`"]);

@@ -214,8 +214,8 @@ impl ReportTask {
     fn note(&mut self, outcome: ClaimOutcome) {
         match outcome {
             ClaimOutcome::Prepared(claim, devices) => self.note_prepared(claim, devices),
-            ClaimOutcome::Failed(claim, error) => self.event(&claim, prepare_reason(&error), error),
-            ClaimOutcome::Stuck(claim, error) => self.event(&claim, "ReleaseFailed", error),
+            ClaimOutcome::Failed(claim, error) => self.warn(&claim, prepare_reason(&error), error.message),
+            ClaimOutcome::Stuck(claim, error) => self.warn(&claim, "ReleaseFailed", error.message),
             ClaimOutcome::Released(claim) => {
                 self.awaiting.remove(&claim.uid);
                 self.due.remove(&claim.uid);
@@ -251,6 +251,9 @@ impl ReportTask {
 
     /// The status of a claim is due once the node's view shows what it holds.
     fn note_prepared(&mut self, claim: ClaimReference, devices: ClaimDevices) {
+        for doubtful in &devices.doubtful {
+            self.warn(&claim, "AmountDoubtful", format!("claim {claim}: {doubtful}"));
+        }
         if !devices.monitored.is_empty() {
             self.monitored.insert(claim.uid.clone(), devices.monitored);
         }
@@ -368,12 +371,7 @@ impl ReportTask {
             let share = (one.claim.clone(), one.share.clone());
             if !before.contains(&share) {
                 let (_, reason, message) = one.enforcement.condition();
-                self.events.publish(AgentEvent {
-                    about: EventObject::Claim(claim),
-                    severity: EventSeverity::Warning,
-                    reason,
-                    message,
-                });
+                self.warn(&claim, reason, message);
             }
             self.bypassed.insert(share);
         }
@@ -405,14 +403,9 @@ impl ReportTask {
         (of_grants.chain(monitored).collect(), enforced)
     }
 
-    fn event(&self, claim: &ClaimReference, reason: &'static str, error: AgentError) {
+    fn warn(&self, claim: &ClaimReference, reason: &'static str, message: String) {
         let about = EventObject::Claim(claim.clone());
-        self.events.publish(AgentEvent {
-            about,
-            severity: EventSeverity::Warning,
-            reason,
-            message: error.message,
-        });
+        self.events.publish(AgentEvent { about, severity: EventSeverity::Warning, reason, message });
     }
 
     /// Whether a write that failed is repeated. Credentials and permissions are refused for a while by a server that starts, and

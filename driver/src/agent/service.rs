@@ -16,6 +16,7 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{Access, DeviceId, DeviceResult, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::offer::DRIVER;
+use aliquot_core::offer::amounts::{DoubtfulAmount, doubtful_amounts};
 use futures::FutureExt as _;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, timeout, timeout_at};
@@ -76,6 +77,8 @@ pub struct ClaimDevices {
     pub held: usize,
     /// Those that it reads with administrative access.
     pub monitored: Vec<DeviceId>,
+    /// Its amounts that cannot be meant.
+    pub doubtful: Vec<DoubtfulAmount>,
 }
 
 /// Receives what happened; never blocks.
@@ -269,7 +272,8 @@ impl ServiceState {
         let ours = own_results(reference, &claim)?;
         let read = ours.iter().filter(|result| result.access == Access::Admin);
         let monitored: Vec<DeviceId> = read.map(|result| result.device.clone()).collect();
-        let devices_of = ClaimDevices { held: ours.len() - monitored.len(), monitored };
+        let doubtful = doubtful_amounts(&claim);
+        let devices_of = ClaimDevices { held: ours.len() - monitored.len(), monitored, doubtful };
         let mut held = claim.clone();
         if let Some(allocation) = &mut held.allocation {
             allocation.devices.retain(|result| result.access == Access::Normal);

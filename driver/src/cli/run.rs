@@ -47,7 +47,7 @@ use home::Home;
 use placing::place_and_prepare;
 use supervising::supervise;
 use vendor::{not_of_unshared, vendor_of};
-use words::{card, memory, not_of_slots, too_small};
+use words::{card, cores, memory, not_of_slots, too_small};
 
 /// Exit code if Aliquot itself failed before the command.
 pub(super) const OWN_FAILURE: u8 = 125;
@@ -166,11 +166,6 @@ struct Beside {
 
 /// Environment variables of a command beside the inherited ones.
 type Environment = Vec<(String, OsString)>;
-
-fn cores(text: &str) -> Result<Cores, String> {
-    let percent = text.strip_suffix('%').unwrap_or(text).parse().ok().and_then(Cores::new);
-    percent.ok_or_else(|| "expected whole percent of the card, 0 to 100".to_owned())
-}
 
 fn name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';

@@ -6,7 +6,8 @@ use aliquot_core::dra::{
     Access, AllocationMode, ConstraintRule, DeviceConstraint, DeviceRequest, ExactRequest, OpaqueConfig,
     RequestConfig, RequestKind, SubRequest, Toleration,
 };
-use aliquot_core::quantity::{NANOS_PER_UNIT, Quantity};
+use aliquot_core::offer::amounts::{AmountDoubt, doubt};
+use aliquot_core::quantity::Quantity;
 
 use super::ClaimSpec;
 use super::documents::Version;
@@ -312,16 +313,18 @@ pub(super) fn capacity(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -
     capacity
 }
 
-/// Sizes are not negative; of memory and cores they are whole: the API server lets a part of a byte pass and the
-/// scheduler rounds it up, which is never what was meant.
+/// Sizes are not negative, and meant as they are written. A part of a byte or of a percent is an error: the API server lets it pass
+/// and the scheduler rounds it up. Less memory than a share has is a warning.
 fn requested_size(cx: &mut Context, path: &Path<'_>, key: &str, size: Quantity) {
     if size.nanos() < 0 {
         cx.rule(path, format!("found {size}, expected a size of 0 or more"));
-    } else if !size.is_whole() && key == "memory" {
-        cx.rule(path, format!("found {size}, expected whole bytes; write it with a unit, such as 512Mi"));
-    } else if !size.is_whole() && key == "cores" {
-        let whole = size.nanos() / NANOS_PER_UNIT + 1;
-        cx.rule(path, format!("found {size}, expected whole percent of a card; {whole} is the next"));
+    }
+    match doubt(key, size) {
+        None => {}
+        Some(doubt @ AmountDoubt::MemoryBelowLeast(_)) => cx.warn(path, doubt.to_string()),
+        Some(doubt @ (AmountDoubt::PartOfByte(_) | AmountDoubt::PartOfPercent(_))) => {
+            cx.rule(path, doubt.to_string());
+        }
     }
 }
 

@@ -67,6 +67,22 @@ fn a_claim_is_read_with_the_defaults_of_the_api_server() {
 }
 
 #[test]
+fn memory_below_one_mebibyte_is_a_warning() {
+    let cases = [
+        ("memory: 8Gi", "memory: 8000", "capacity.requests.memory: found 8000 bytes, less than 1Mi"),
+        ("memory: 8Gi", "memory: \"8000\"", "such as 8000Mi"),
+        ("memory: 8Gi", "aliquot.dev/memory: 16", "requests.aliquot.dev/memory: found 16 bytes"),
+    ];
+    for (was, is, expected) in cases {
+        let (manifests, problems) = read("m.yaml", &CLAIM.replace(was, is));
+        assert_eq!(manifests.claims.len(), 1, "{is}");
+        let found: Vec<_> = problems.iter().map(|p| (p.severity, p.to_string())).collect();
+        let [(ProblemSeverity::Warning, text)] = found.as_slice() else { panic!("{is}: {found:?}") };
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn every_rule_names_field_found_and_expected() {
     let cases = [
         (

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_backend_sim::Personality;
-use aliquot_core::dra::{AttributeValue, ResourceClaim};
+use aliquot_core::dra::{
+    Access as DeviceAccess, AllocationMode, AttributeValue, DeviceRequest, ExactRequest, RequestKind,
+    ResourceClaim,
+};
 use aliquot_core::offer::ServerVersion;
 use aliquot_core::ports::DeviceBackend as _;
 use aliquot_driver::agent::composition::AgentPace;
@@ -211,6 +214,44 @@ async fn bad_claims_are_refused_and_every_one_has_an_entry() {
     let too_many =
         answer.values().filter(|result| result.as_ref().unwrap_err().contains("more than 256")).count();
     assert_eq!(too_many, 144);
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doubtful_amount_is_an_event_of_the_claim() {
+    let bench = Bench::new("mixed", &[("a", &[SHARE])]).await;
+    let mut claim = bench.cluster.claim("test", "claim-a");
+    let ask = |name: &str, amounts: &[(&str, &str)]| DeviceRequest {
+        name: name.to_owned(),
+        kind: RequestKind::Exactly(ExactRequest {
+            device_class: "share.aliquot.dev".to_owned(),
+            selectors: Vec::new(),
+            mode: AllocationMode::ExactCount(1),
+            access: DeviceAccess::Normal,
+            tolerations: Vec::new(),
+            capacity: amounts.iter().map(|(n, a)| ((*n).to_owned(), a.parse().unwrap())).collect(),
+        }),
+    };
+    // The second is another driver's: nothing of this one was allocated for it.
+    claim.requests = vec![ask("r0", &[("memory", "8000"), ("cores", "0.3")]), ask("r1", &[("memory", "7")])];
+    bench.cluster.put(&claim);
+    bench.prepare("a").await.unwrap();
+    let texts = eventually(|| {
+        let events = bench.cluster.events.lock();
+        let doubtful = events.iter().filter(|event| event.reason == "AmountDoubtful");
+        let texts: Vec<_> = doubtful.map(|event| event.message.clone()).collect();
+        (texts.len() > 1).then_some(texts)
+    })
+    .await;
+    assert_eq!(
+        texts,
+        [
+            "claim test/claim-a: request `r0`: cores: found 300m, expected whole percent of a card; 1 is the next, and 30 is that \
+             part of a card",
+            "claim test/claim-a: request `r0`: memory: found 8000 bytes, less than 1Mi, which a share has at least; write it with its \
+             unit, such as 8000Mi",
+        ]
+    );
     bench.agent.stop().await;
 }
 

@@ -64,12 +64,8 @@ fn the_exit_code_is_the_commands() {
         (vec!["--memory", "none", "--", "true"], 125, "expected an amount of memory"),
         (vec!["--memory", "-5Gi", "--", "true"], 125, "expected an amount of memory"),
         (vec!["--memory", "1e30", "--", "true"], 125, "these are 4Ei or more, which no card has"),
-        (vec!["--memory", "8", "--", "true"], 125, "these are 8 bytes, which is less than 1Mi"),
-        (
-            vec!["--memory", "1023Ki", "--", "true"],
-            125,
-            "less than 1Mi; expected an amount of memory such as 8Gi",
-        ),
+        (vec!["--memory", "8", "--", "true"], 125, "found 8 bytes, less than 1Mi"),
+        (vec!["--memory", "1023Ki", "--", "true"], 125, "write it with its unit, such as 8Gi"),
         (
             vec!["--card", "9", "--", "true"],
             125,

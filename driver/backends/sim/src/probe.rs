@@ -162,12 +162,13 @@ fn bytes(text: &str, field: &'static str, card: usize) -> Result<Bytes, NodeFile
     let unclear = read.as_ref().err().filter(|error| !error.meant.is_empty());
     let problem = unclear.map(|error| format!(" ({})", error.problem())).unwrap_or_default();
     let quantity = read.ok().filter(|quantity| quantity.is_whole());
-    let units = quantity.and_then(|q| u64::try_from(q.units_rounded_up()).ok()).filter(|units| *units > 0);
+    // Below 1Mi a unit was forgotten.
+    let units = quantity.and_then(|q| u64::try_from(q.units_rounded_up()).ok()).filter(|units| *units >= Bytes::MIB.0);
     units.map(Bytes).ok_or_else(|| NodeFileError::Value {
         field,
         card,
         found: format!("`{text}`{problem}"),
-        expected: "a whole number of bytes, more than 0, such as 80Gi",
+        expected: "a whole number of bytes, 1Mi or more, such as 80Gi",
     })
 }
 

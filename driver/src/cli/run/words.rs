@@ -9,15 +9,13 @@ use aliquot_core::allocate::Change;
 use aliquot_core::card::{Card, Inventory};
 use aliquot_core::catalogue::CardModel;
 use aliquot_core::id::{CardUuid, Vendor};
+use aliquot_core::offer::amounts::doubt;
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER, LayoutKind, OfferedPart, Offers};
 use aliquot_core::quantity::Quantity;
-use aliquot_core::units::Bytes;
+use aliquot_core::units::{Bytes, Cores};
 
 use super::super::failure::Failure;
 use crate::run::ask::{Ask, On};
-
-/// Least memory that a run may ask for: what parts are counted in. Below it a unit was forgotten.
-const MEMORY_MIN: Bytes = Bytes(1 << 20);
 
 /// An implausible amount of memory: a typing error, or more than any card has.
 const MEMORY_TOO_MUCH: Bytes = Bytes(1 << 62);
@@ -33,12 +31,23 @@ pub(super) fn memory(text: &str) -> Result<Bytes, String> {
         Ok(bytes) if bytes >= MEMORY_TOO_MUCH.0 => {
             Err(format!("these are 4Ei or more, which no card has; {expected}"))
         }
-        Ok(bytes) if bytes >= MEMORY_MIN.0 => Ok(Bytes(bytes)),
-        Ok(bytes) if bytes > 0 => {
-            Err(format!("these are {bytes} bytes, which is less than 1Mi; {expected}, with its unit"))
-        }
+        Ok(bytes) if bytes > 0 => match doubt(CAPACITY_MEMORY, quantity) {
+            Some(doubt) => Err(doubt.to_string()),
+            None => Ok(Bytes(bytes)),
+        },
         _ => Err(expected.to_owned()),
     }
+}
+
+/// Compute in percent of the card.
+pub(super) fn cores(text: &str) -> Result<Cores, String> {
+    let text = text.strip_suffix('%').unwrap_or(text);
+    if let Some(cores) = text.parse().ok().and_then(Cores::new) {
+        return Ok(cores);
+    }
+    let doubt = text.parse().ok().and_then(|asked| doubt(CAPACITY_CORES, asked));
+    Err(doubt
+        .map_or_else(|| "expected whole percent of the card, 0 to 100".to_owned(), |doubt| doubt.to_string()))
 }
 
 /// The card that a text means.
