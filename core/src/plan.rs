@@ -111,7 +111,7 @@ pub enum PlanRefusal {
     /// The node offers no such device.
     #[error(
         "claim {claim}: device {device} is not offered by this node: it was withdrawn, or the layout changed; \
-         delete the claim and create it again"
+         it has to be allocated anew"
     )]
     UnknownDevice {
         /// Claim.
@@ -131,7 +131,7 @@ pub enum PlanRefusal {
     },
     /// The card, or the requested part of it, does not work.
     #[error(
-        "claim {claim}: {}card {card} is not healthy: {why}; delete the Pod, so that it is placed elsewhere",
+        "claim {claim}: {}card {card} is not healthy: {why}; it has to be placed elsewhere",
         of_card(part)
     )]
     Unhealthy {

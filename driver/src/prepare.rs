@@ -239,6 +239,23 @@ impl PrepareError {
         }
     }
 
+    /// Why the plan was refused, if it was.
+    pub(crate) fn refusal(&self) -> Option<&PlanRefusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Keeps { source, .. } => source.refusal(),
+            _ => None,
+        }
+    }
+
+    /// The claims that hold what is asked, if nothing else is in the way.
+    pub(crate) fn holding_claims(&self) -> Vec<&ClaimUid> {
+        match self.refusal() {
+            Some(PlanRefusal::Held { source, .. }) => source.holding_claims(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether another process took the place between the discovery of the cards and this.
     pub(crate) fn is_late(&self) -> bool {
         matches!(self, Self::Refused(_)) || self.not_made().is_some()

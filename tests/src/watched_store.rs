@@ -56,6 +56,10 @@ impl NodeStore for WatchedStore {
         self.node.release(uid)
     }
 
+    fn ending(&self, uid: &ClaimUid) -> Option<String> {
+        self.node.ending(uid)
+    }
+
     fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
         self.node.holders(uid)
     }

@@ -52,7 +52,7 @@ pub enum HoldRefusal {
     Counter(Box<CounterShortage>),
     /// The memory of the device would run over.
     #[error(
-        "card {card}: a share of {asked} memory of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left or release one of them",
+        "card {card}: a share of {asked} memory of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left, or end one of them",
         HolderList(holders)
     )]
     Memory {
@@ -71,7 +71,7 @@ pub enum HoldRefusal {
     },
     /// The compute of the device would run over.
     #[error(
-        "card {card}: a share of {asked} cores of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left or release one of them",
+        "card {card}: a share of {asked} cores of {part} is asked, {left} of {total} are left; held by {}; ask for at most what is left, or end one of them",
         HolderList(holders)
     )]
     Cores {
@@ -89,7 +89,10 @@ pub enum HoldRefusal {
         holders: Vec<Holder>,
     },
     /// All of a part is requested that others hold, or a share of a part that one claim holds alone.
-    #[error("card {card}: {part} is held by {}; release it or ask for another part", HolderList(holders))]
+    #[error(
+        "card {card}: {part} is held by {}; ask for another part, or end what holds it",
+        HolderList(holders)
+    )]
     Occupied {
         /// The card.
         card: CardUuid,
@@ -126,7 +129,7 @@ pub enum HoldRefusal {
     },
     /// Chips on one board must be all whole or all split.
     #[error(
-        "card {card}: {part} would mix whole and split chips with card {other}, which its board does not allow; release what is held there or ask for the same kind"
+        "card {card}: {part} would mix whole and split chips with card {other}, which its board does not allow; ask for the same kind, or end what is held there"
     )]
     SameMode {
         /// The card.
@@ -169,7 +172,7 @@ pub enum HoldRefusal {
 /// A part that takes more of a counter than is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "card {card}: {part} needs {} of counter {counter}, {} of {} are left; held by {}; release one of them or ask for another part",
+    "card {card}: {part} needs {} of counter {counter}, {} of {} are left; held by {}; ask for another part, or end one of them",
     AmountText(counter, *asked), AmountText(counter, *left), AmountText(counter, *total), HolderList(holders)
 )]
 pub struct CounterShortage {
@@ -239,6 +242,27 @@ struct HolderList<'a>(&'a [Holder]);
 
 /// Most holders that one message names.
 const HOLDERS_NAMED_MAX: usize = 8;
+
+// === impl HoldRefusal ===
+
+impl HoldRefusal {
+    /// The claims that hold what is asked; none where a part that was found is in the way, or where no holder is.
+    #[must_use]
+    pub fn holding_claims(&self) -> Vec<&ClaimUid> {
+        let holders = match self {
+            Self::Memory { holders, .. } | Self::Cores { holders, .. } | Self::Occupied { holders, .. } => {
+                holders
+            }
+            Self::Counter(shortage) => &shortage.holders,
+            _ => return Vec::new(),
+        };
+        let claims = holders.iter().map(|holder| match holder {
+            Holder::Claim { claim, .. } => Some(claim),
+            Holder::Found { .. } => None,
+        });
+        claims.collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+}
 
 // === impl Holder ===
 

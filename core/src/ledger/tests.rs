@@ -116,7 +116,7 @@ fn a_refusal_names_counter_amounts_and_holder() {
     assert_eq!(
         message,
         "card card-0: 1g.20gb at 6 needs 1 of counter mem6, 0 of 1 are left; held by claim holder (request gpu, \
-         3g.40gb at 4); release one of them or ask for another part"
+         3g.40gb at 4); ask for another part, or end one of them"
     );
     hold(&mut ledger, "s1", "1g.10gb@0", share(9, 0)).unwrap();
     let message = hold(&mut ledger, "s2", "1g.10gb@0", share(1, 0)).unwrap_err().to_string();

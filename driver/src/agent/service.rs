@@ -25,7 +25,7 @@ use super::composition::AgentPace;
 use super::locks::ClaimLocks;
 use super::maintenance::MaintenanceStage;
 use super::metrics::{Metrics, Operation};
-use super::store::{NodeStore, NodeView, agent_error, may_clear};
+use super::store::{NodeStore, NodeView, agent_error, may_clear, overlap_error};
 use crate::clock;
 use crate::kube::backoff::Backoff;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
@@ -361,7 +361,10 @@ impl ServiceState {
                         }
                     }
                 }
-                Err(error) => return Err(agent_error(&error)),
+                Err(error) => {
+                    let refused = move |node: &dyn NodeStore| Ok(overlap_error(&error, node));
+                    return Err(self.on_node(refused).await?.unwrap_or_else(|error| agent_error(&error)));
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use aliquot_abi::limits::MemoryLimit;
 use aliquot_core::card::Inventory;
+use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
 use aliquot_core::grant::Grant;
 use aliquot_core::id::{CardUuid, ClaimUid};
@@ -71,6 +72,9 @@ pub trait NodeStore: Send + Sync + 'static {
     /// [`PrepareError`]; the journal says what is left to undo.
     fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError>;
 
+    /// What ends the holding of a claim, in words; `None`: it holds nothing.
+    fn ending(&self, uid: &ClaimUid) -> Option<String>;
+
     /// The process ids, as far as they are known, of live processes that use a claim's grants; `None`: there is none.
     fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>>;
 
@@ -111,6 +115,18 @@ impl NodeStore for NodeService {
     fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
         self.end_monitoring(uid)?;
         Self::release(self, uid)
+    }
+
+    fn ending(&self, uid: &ClaimUid) -> Option<String> {
+        let claims = self.claims();
+        let ClaimRecord { plan, kind, .. } = claims.iter().find(|record| record.plan.claim == *uid)?;
+        Some(match kind {
+            ClaimKind::Container => format!("{} ends with its Pods", plan.name),
+            ClaimKind::Run => {
+                let state = self.state_dir().display();
+                format!("`aliquot stop {uid} --state {state}` on the node ends {}", plan.name)
+            }
+        })
     }
 
     fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
@@ -188,6 +204,10 @@ impl<S: NodeStore + ?Sized> NodeStore for Arc<S> {
         self.as_ref().release(uid)
     }
 
+    fn ending(&self, uid: &ClaimUid) -> Option<String> {
+        self.as_ref().ending(uid)
+    }
+
     fn holders(&self, uid: &ClaimUid) -> Option<BTreeSet<u32>> {
         self.as_ref().holders(uid)
     }
@@ -243,7 +263,34 @@ pub(super) fn may_clear(error: &PrepareError) -> bool {
 /// Longest text of an error that the kubelet, an Event and the log repeat: names in it may come from anywhere.
 const TEXT_MAX: usize = 1000;
 
+/// Most holders of an overlap whose end a message names.
+const ENDS_MAX: usize = 3;
+
 /// The error for other parts: its causes in one printable line, and what the caller does.
 pub(super) fn agent_error(error: &PrepareError) -> AgentError {
-    AgentError { message: printable::line_of(&chain(error), TEXT_MAX), disposition: error.disposition() }
+    let advice = match error.refusal() {
+        Some(plan::PlanRefusal::Unhealthy { .. }) => "; delete the Pod, so that the scheduler does that",
+        Some(plan::PlanRefusal::UnknownDevice { .. }) => {
+            "; delete the Pod, and the claim if it was not made for the Pod, and create them again"
+        }
+        _ => "",
+    };
+    let message = printable::line_of(&format!("{}{advice}", chain(error)), TEXT_MAX);
+    AgentError { message, disposition: error.disposition() }
+}
+
+/// The error for an overlap that did not end while the call waited. Held by claims alone it ends with these: a Pod that was deleted
+/// by force is still to be unprepared. The kubelet's next call may succeed, and the message names what ends each holder.
+pub(super) fn overlap_error(error: &PrepareError, node: &dyn NodeStore) -> AgentError {
+    let holders = error.holding_claims();
+    if holders.is_empty() {
+        return agent_error(error);
+    }
+    let mut ends: Vec<String> = holders.iter().filter_map(|uid| node.ending(uid)).collect();
+    ends.sort();
+    ends.dedup();
+    ends.truncate(ENDS_MAX);
+    let ends = if ends.is_empty() { "they have ended meanwhile".to_owned() } else { ends.join("; ") };
+    let message = printable::line_of(&format!("{}; {ends}; the kubelet tries again", chain(error)), TEXT_MAX);
+    AgentError { message, disposition: Disposition::Retry }
 }

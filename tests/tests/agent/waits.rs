@@ -102,6 +102,26 @@ async fn claim_with_live_processes_is_not_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn overlap_that_outlasts_a_call_is_delayed_not_refused() {
+    let pace = AgentPace { overlap: Duration::from_millis(200), ..PACE };
+    let bench = Bench::paced("mixed", &[("holder", &[REST]), ("next", &[REST])], pace).await;
+    bench.prepare("holder").await.unwrap();
+    // As after a deletion by force: the Pod is gone, and the kubelet gives its claim back later than it starts the next one.
+    let error = bench.prepare("next").await.unwrap_err();
+    assert!(error.starts_with("not yet: ") && error.contains("held by claim holder"), "{error}");
+    let advice = "test/claim-holder ends with its Pods; the kubelet tries again";
+    assert!(error.ends_with(advice), "{error}");
+    eventually(|| {
+        let events = bench.cluster.events.lock();
+        events.iter().any(|e| e.reason == "PrepareDelayed" && e.message.ends_with(advice)).then_some(())
+    })
+    .await;
+    assert_eq!(bench.unprepare("holder").await, "");
+    bench.prepare("next").await.unwrap();
+    bench.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wait_for_an_overlap_ends_with_the_agent() {
     let bench = Bench::new("mixed", &[("holder", &[REST]), ("next", &[REST])]).await;
     bench.prepare("holder").await.unwrap();
