@@ -8,6 +8,7 @@
 //! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `xids` | files |
 //! | `maintenance`, `policy`, `policy.refused` | files |
 //! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `runs` | directories |
+//! | others | none, unless `journal` or `lock` is there: the directory is in use for something else |
 //!
 //! Files are then opened by the descriptor of their directory ([`mod@file`]), and locks are awaited for a bounded time
 //! ([`wait`]). Programs load the shim from below the directory where its path and mount allow that ([`loading`]).
@@ -16,6 +17,7 @@ pub mod file;
 pub mod loading;
 pub mod wait;
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -31,6 +33,8 @@ use nix::unistd::geteuid;
 pub(crate) const DIR_MODE: u32 = 0o755;
 /// The bit of a mode that lets every user write.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
+/// The bit of a directory that is for all users, such as /tmp: each may remove its own entries alone.
+const STICKY: u32 = 0o1000;
 
 const FILES: [&str; 10] = [
     "journal",
@@ -45,6 +49,8 @@ const FILES: [&str; 10] = [
     "xids",
 ];
 const DIRECTORIES: [&str; 8] = ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "runs"];
+/// Further entries that a directory may have before its first journal; a file system has the last at its root.
+const OTHERS: [&str; 4] = ["npus", "shims", "simulated", "lost+found"];
 
 /// What a node is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +99,25 @@ pub enum StateDirError {
     },
     /// Every user may write the directory.
     #[error(
-        "state directory {0}: every user may write it (mode {found:04o}); expected its owner alone. Run `chmod o-w {0}`, or name \
-         another directory with --state", state.display()
+        "state directory {0}: every user may write it (mode {found:04o}); expected its owner alone. {1}",
+        state.display(), owner_alone(state, *found)
     )]
     Writable {
         /// The state directory.
         state: PathBuf,
         /// Its mode.
         found: u32,
+    },
+    /// The directory is in use for something else.
+    #[error(
+        "state directory {}: found `{found}` in it and no journal; expected an empty directory or one that Aliquot made. Name a \
+         new one with --state", state.display()
+    )]
+    Foreign {
+        /// The state directory.
+        state: PathBuf,
+        /// The first entry that is of no state.
+        found: String,
     },
     /// Something else stands where a file or directory of the state belongs.
     #[error(
@@ -143,7 +160,7 @@ pub fn make(state: &Path, access: Access) -> Result<PathBuf, StateDirError> {
 /// # Errors
 /// [`StateDirError::Disk`].
 pub fn must_exist(state: &Path) -> Result<(), StateDirError> {
-    let advice = "`aliquot prepare` makes it; check the name given with --state";
+    let advice = "`aliquot prepare` and `aliquot run` make it; check the name given with --state";
     match fs::read_dir(state) {
         Ok(_) => Ok(()),
         Err(source) => Err(disk("read state directory", state, source, advice)),
@@ -162,9 +179,14 @@ pub fn check(state: &Path) -> Result<PathBuf, StateDirError> {
     let flags = (OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).bits();
     let dir = OpenOptions::new().read(true).custom_flags(flags).open(&state).map_err(failed)?;
     let found = dir.metadata().map_err(failed)?;
-    must_be_own(&state, &state, found.uid())?;
-    if found.mode() & WRITABLE_BY_OTHERS != 0 {
-        return Err(StateDirError::Writable { state, found: found.mode() & 0o7777 });
+    let mode = found.mode() & 0o7777;
+    let is_writable = mode & WRITABLE_BY_OTHERS != 0;
+    let is_for_all = is_writable && mode & STICKY != 0;
+    if !is_for_all {
+        must_be_own(&state, &state, found.uid())?;
+    }
+    if is_writable {
+        return Err(StateDirError::Writable { state, found: mode });
     }
     let files = FILES.map(|name| (name, SFlag::S_IFREG));
     let directories = DIRECTORIES.map(|name| (name, SFlag::S_IFDIR));
@@ -179,7 +201,33 @@ pub fn check(state: &Path) -> Result<PathBuf, StateDirError> {
             }
         }
     }
-    Ok(state)
+    match foreign(&state).map_err(failed)? {
+        Some(found) => Err(StateDirError::Foreign { state, found }),
+        None => Ok(state),
+    }
+}
+
+/// The first entry, by name, of a directory that was never a state directory.
+fn foreign(state: &Path) -> io::Result<Option<String>> {
+    let names = fs::read_dir(state)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names: BTreeSet<String> = names.collect::<io::Result<_>>()?;
+    if names.contains("journal") || names.contains("lock") {
+        return Ok(None);
+    }
+    let is_known = |name: &str| {
+        let name = name.strip_suffix(".next").unwrap_or(name);
+        FILES.contains(&name) || DIRECTORIES.contains(&name) || OTHERS.contains(&name)
+    };
+    Ok(names.into_iter().find(|name| !is_known(name)))
+}
+
+/// What makes a directory its owner's alone. One that is for all users stays so.
+fn owner_alone(state: &Path, mode: u32) -> String {
+    let state = state.display();
+    match mode & STICKY {
+        0 => format!("Run `chmod o-w {state}`, or name another directory with --state"),
+        _ => format!("It is for all users: name a directory below it with --state, such as {state}/aliquot"),
+    }
 }
 
 fn must_be_own(state: &Path, path: &Path, found: u32) -> Result<(), StateDirError> {

@@ -11,6 +11,8 @@ use crate::hardware::vendors::on_host;
 
 /// Bits of a mode that let the group or everybody else write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// The bit of a directory that is for all users, such as /tmp.
+const STICKY: u32 = 0o1000;
 /// Where other distributions have their kubelet.
 const OTHER_KUBELETS: [&str; 4] = [
     "/var/lib/kubelet",
@@ -107,12 +109,11 @@ pub(super) fn permissions(site: &NodePaths, root: &NodeRoot) -> Finding {
                     dir.display(),
                     owner.mode
                 );
-                return Finding::new(
-                    CHECK,
-                    CheckVerdict::Failed,
-                    found,
-                    format!("chmod go-w {}", dir.display()),
-                );
+                let remedy = match owner.mode & STICKY {
+                    0 => format!("chmod go-w {}", dir.display()),
+                    _ => format!("name another directory than {}, which is for all users", dir.display()),
+                };
+                return Finding::new(CHECK, CheckVerdict::Failed, found, remedy);
             }
             NodeObject::Here(_) => {}
             NodeObject::Absent => missing.push(dir.display().to_string()),

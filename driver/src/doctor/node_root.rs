@@ -115,7 +115,7 @@ impl NodeRoot {
             if !found.is_dir() {
                 return Err(io::ErrorKind::NotADirectory.into());
             }
-            Ok(DirectoryOwner { user: found.uid(), mode: found.mode() & 0o777 })
+            Ok(DirectoryOwner { user: found.uid(), mode: found.mode() & 0o7777 })
         };
         NodeObject::of(read())
     }

@@ -15,6 +15,8 @@ pub const KUBELET_ROOT: &str = "/var/lib/kubelet";
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Bits of a mode that let the group or everybody else write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// The bit of a directory that is for all users, such as /tmp.
+const STICKY: u32 = 0o1000;
 
 /// The agent's two sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +58,8 @@ pub enum SocketError {
     },
     /// Other users may write into the directory.
     #[error(
-        "directory {}: found mode {found:03o}, expected no write permission for group and others; chmod go-w it",
-        path.display()
+        "directory {}: found mode {found:03o}, expected no write permission for group and others; {}",
+        path.display(), owner_alone(*found)
     )]
     Writable {
         /// Directory.
@@ -82,6 +84,14 @@ pub enum SocketError {
         #[source]
         source: io::Error,
     },
+}
+
+/// What makes a directory root's alone. One that is for all users stays so.
+const fn owner_alone(mode: u32) -> &'static str {
+    match mode & STICKY {
+        0 => "chmod go-w it",
+        _ => "it is for all users: name another --plugin-dir or --kubelet-root",
+    }
 }
 
 // === impl SocketPaths ===
@@ -143,7 +153,7 @@ pub fn secure_directory(path: &Path) -> Result<(), SocketError> {
     if found != 0 && found != expected {
         return Err(SocketError::Owner { path: path.to_owned(), found, expected });
     }
-    let mode = metadata.permissions().mode() & 0o777;
+    let mode = metadata.permissions().mode() & 0o7777;
     if mode & WRITABLE_BY_OTHERS != 0 {
         return Err(SocketError::Writable { path: path.to_owned(), found: mode });
     }
