@@ -21,6 +21,7 @@ mod explain;
 mod failure;
 mod health;
 mod hold_context;
+mod holders;
 mod input;
 mod layouts;
 mod leftovers;
@@ -37,6 +38,7 @@ mod release;
 mod run;
 mod slices;
 mod state;
+mod stop;
 mod top;
 mod words;
 mod workload;
@@ -100,6 +102,7 @@ enum Command {
     Prepare(prepare::Args),
     Release(release::Args),
     Run(run::Args),
+    Stop(stop::Args),
     /// Show present use: cards, partitions, shares, processes, and whether limits are enforced
     #[command(long_about = top::ABOUT)]
     Top(top::Args),
@@ -198,6 +201,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnsw
         Command::Prepare(args) => prepare::run(&args, terminal),
         Command::Release(args) => release::run(&args, terminal),
         Command::Run(args) => run::run(&args, terminal),
+        Command::Stop(args) => stop::run(&args, terminal),
         Command::Top(args) => top::run(&args, terminal),
         Command::Health(args) => health::run(&args, terminal),
         Command::Policy(args) => policy::run(&args, terminal),
@@ -215,3 +219,6 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnsw
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,5 +23,6 @@ pub(crate) mod processes;
 pub mod record;
 pub(crate) mod samples;
 pub mod simulated;
+pub mod stop;
 pub mod supervise;
 pub mod watch;

@@ -14,12 +14,13 @@ use aliquot_core::offer::{DRIVER, Offers, ServerVersion, classes};
 use crate::manifest::{Manifests, Pod, PodPhase, TaintRule, nearest};
 
 use super::failure::Failure;
+use super::holders::HeldBy;
 use super::node_choice::{
     self, ExcludedNode, KeptOff, NodeChange, NodeChoice, NodeTest, Occupancy, Surroundings,
 };
 use super::nodes::Fleet;
 use super::output::Terminal;
-use super::workload::{Unit, Workload, convert_command, lacks_class, resources_of, workload};
+use super::workload::{Unit, UnitOwner, Workload, convert_command, lacks_class, resources_of, workload};
 
 /// Most classes that a message names.
 const CLASSES_NAMED: usize = 12;
@@ -41,6 +42,8 @@ pub(super) struct Cluster {
     added_nodes: BTreeSet<String>,
     /// Names of all classes.
     classes: Vec<String>,
+    /// Claims that states of nodes hold.
+    pub(super) held_by: Vec<HeldBy>,
     /// Its problems, as messages.
     pub(super) problems: Vec<String>,
 }
@@ -124,7 +127,18 @@ impl Cluster {
         problems.extend(world.excesses().iter().map(ToString::to_string));
         let occupancy = Occupancy::of(&manifests, &world, resources);
         let added_nodes = fleet.nodes.iter().map(|node| node.name.to_string()).collect();
-        Ok(Self { manifests, workload, world, occupancy, sole_rules, added_nodes, classes, problems })
+        let held_by = fleet.nodes.iter().flat_map(|node| node.held_by.iter().cloned()).collect();
+        Ok(Self {
+            manifests,
+            workload,
+            world,
+            occupancy,
+            sole_rules,
+            added_nodes,
+            classes,
+            held_by,
+            problems,
+        })
     }
 
     /// Places every unit in order; a placed unit holds its devices.
@@ -410,6 +424,17 @@ impl Cluster {
     pub(super) fn label(&self, unit: usize) -> String {
         let unit = self.workload.units.get(unit);
         unit.map(|u| u.label(&self.manifests, &self.workload.claims)).unwrap_or_default()
+    }
+
+    /// The Pods that use a claim, by its namespace and name, as people call them.
+    pub(super) fn pods_of(&self, claim: &str) -> Vec<String> {
+        let is_it = |number: &usize| {
+            let known = self.workload.claims.get(*number);
+            known.is_some_and(|c| claim.split_once('/') == Some((c.namespace.as_str(), c.name.as_str())))
+        };
+        let of_pods = self.workload.units.iter().filter(|unit| unit.owner != UnitOwner::Claim);
+        let using = of_pods.filter(|unit| unit.claims.iter().any(is_it));
+        using.map(|unit| unit.label(&self.manifests, &self.workload.claims)).collect()
     }
 
     /// The claims of a unit.

@@ -15,6 +15,7 @@ use crate::manifest::TaintRule;
 use super::cluster::{Cluster, UnitOutcome};
 use super::cluster_input::{self, InputArgs};
 use super::failure::{CommandAnswer, Failure};
+use super::holders;
 use super::layouts::{LayoutChange, LayoutSearch};
 use super::manual;
 use super::node_choice::ExcludedNode;
@@ -210,7 +211,7 @@ impl UnitExplanation {
             sole_rules: cluster.sole_rules.clone(),
             ..Self::waiting(label, why)
         };
-        explained.reworded(|change| Some(change.to_string()))
+        explained.reworded(|change| Some(holders::words(change, cluster)))
     }
 
     /// A unit with devices that waits all the same.

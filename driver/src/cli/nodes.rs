@@ -25,6 +25,7 @@ use crate::node::{Access, Node};
 use crate::state_dir;
 
 use super::failure::{CommandAnswer, Failure};
+use super::holders::HeldBy;
 use super::output::{Progress, Terminal};
 use super::state;
 
@@ -83,6 +84,8 @@ pub(super) struct FleetNode {
     pub(super) ledger: Option<Ledger>,
     /// Claims that are prepared on it.
     pub(super) held: Vec<ResourceClaim>,
+    /// What holds these.
+    pub(super) held_by: Vec<HeldBy>,
 }
 
 impl NodeArgs {
@@ -276,6 +279,7 @@ impl Fleet {
                 slices,
                 ledger: None,
                 held: Vec::new(),
+                held_by: Vec::new(),
             });
         }
         Ok(())
@@ -311,7 +315,7 @@ impl Fleet {
         }
         state_dir::make(state, access)?;
         let hardware = Hardware::simulated(&spec, &fleet.catalogue, state)?;
-        fleet.open(hardware, state, access, terminal)
+        fleet.open(args, hardware, state, access, terminal)
     }
 
     /// This machine's own cards, with the claims of their state directory, if there is one; read-only.
@@ -342,12 +346,13 @@ impl Fleet {
         let mut fleet = Self::empty(args)?;
         fleet.catalogue = machine.catalogue().clone();
         state_dir::make(state, access)?;
-        fleet.open(Hardware::machine(machine, slow(terminal.progress))?, state, access, terminal)
+        fleet.open(args, Hardware::machine(machine, slow(terminal.progress))?, state, access, terminal)
     }
 
     /// Opens a node on its state, and makes it the only node of the fleet.
     pub(super) fn open(
         mut self,
+        args: &NodeArgs,
         hardware: Hardware,
         dir: &Path,
         access: Access,
@@ -368,6 +373,7 @@ impl Fleet {
             inventory: Rc::new(node.inventory().map_err(failed)?),
             slices: offers.slices.clone(),
             held: state::held_claims(&node, &offers),
+            held_by: node.claims().map(|record| HeldBy::of(record, args)).collect(),
             offers: Rc::new(offers),
             ledger: Some(node.ledger().map_err(failed)?),
         });

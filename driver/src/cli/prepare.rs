@@ -12,17 +12,18 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::partition::Part;
 use serde_json::{Value, json};
 
+use crate::checkpoint::ClaimKind;
 use crate::node::Node;
 use crate::prepare::{PrepareError, PreparedClaim};
 
 use super::cluster::{Cluster, UnitOutcome};
 use super::failure::{CommandAnswer, Failure};
+use super::holders;
 use super::input::{self, FileArgs};
 use super::leftovers;
 use super::manual;
 use super::nodes::NodeArgs;
 use super::output::{Format, Side, Terminal, Tone};
-use crate::error_text::chain;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,7 +89,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
                 false => again::as_asked(claim, &node, &cluster),
             };
             done.push(match asked {
-                Ok(claim) => ClaimAnswer::prepare(&mut node, &claim),
+                Ok(claim) => ClaimAnswer::prepare(&mut node, &claim, &args.nodes),
                 Err(why) => ClaimAnswer::refused(name_of(claim), why),
             });
             if let Some(ClaimAnswer { result: Ok(prepared), .. }) = done.last()
@@ -184,7 +185,7 @@ fn table(done: &[ClaimAnswer], terminal: &mut Terminal<'_>) -> Result<(), Failur
 // === impl ClaimAnswer ===
 
 impl ClaimAnswer {
-    fn prepare(node: &mut Node, claim: &ResourceClaim) -> Self {
+    fn prepare(node: &mut Node, claim: &ResourceClaim, args: &NodeArgs) -> Self {
         let grants = |node: &Node| {
             let uid = ClaimUid::new(claim.uid.as_str()).ok();
             uid.and_then(|uid| node.claim(&uid)).map(|record| record.plan.grants.clone()).unwrap_or_default()
@@ -192,7 +193,7 @@ impl ClaimAnswer {
         let before = grants(node);
         let result = node.prepare(claim);
         let disposition = result.as_ref().err().map(PrepareError::disposition);
-        let result = result.map_err(|error| chain(&error));
+        let result = result.map_err(|error| holders::refusal(&error, node, ClaimKind::Container, args));
         let changes = before.iter().zip(&grants(node)).flat_map(|(old, new)| changes(old, new)).collect();
         let cdi_file = node.cdi_dir().join(cdi_file_name(&claim.uid));
         Self { claim: name_of(claim), result, disposition, hint: "", changes, cdi_file }

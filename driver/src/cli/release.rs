@@ -12,6 +12,7 @@ use crate::prepare::ReleaseOutcome;
 use crate::run::record::{self, RecordState};
 
 use super::failure::{CommandAnswer, Failure};
+use super::holders;
 use super::leftovers;
 use super::manual;
 use super::nodes::{Fleet, NodeArgs};
@@ -100,7 +101,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
             None => {
                 Err(Stays::refused("found no such claim on this node; `aliquot devices` lists its claims"))
             }
-            Some(uid) => give_back(&mut node, &state, &uid, used),
+            Some(uid) => give_back(&mut node, &args.nodes, (&name, &uid), used),
         };
         failures.extend(outcome.as_ref().err().map(|stays| stays.disposition));
         items.push((name, outcome.map_err(|stays| stays.why)));
@@ -111,21 +112,27 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
 }
 
 /// Releases a claim without live processes. The error names the processes and the remedy.
-fn give_back(node: &mut Node, state: &Path, uid: &ClaimUid, used: LiveClaims) -> Result<(), Stays> {
+fn give_back(
+    node: &mut Node,
+    args: &NodeArgs,
+    (name, uid): (&str, &ClaimUid),
+    used: LiveClaims,
+) -> Result<(), Stays> {
     let grants = node.grants_dir().join(uid.as_str());
-    let found = record::find(state, uid);
+    let found = record::find(args.state.as_deref().unwrap_or(Path::new("")), uid);
     let left = match found.map_err(|error| Stays::unreadable(&error))? {
         Some(RecordState::Supervised(pid)) => {
             return Err(Stays::refused(format!(
-                "found its `aliquot run` alive (process {pid}); end that process, and the claim is released by itself"
+                "found its `aliquot run` alive (process {pid}); {}",
+                holders::stop(name, uid, args)
             )));
         }
         Some(RecordState::Left(left)) => {
             if let Some(pids) = left.live_processes(grants) {
                 return Err(Stays::refused(format!(
-                    "found live processes of its `aliquot run` ({}); end them and try again: the next `aliquot run` also releases \
-                     it",
-                    numbers(&pids)
+                    "found live processes of its `aliquot run` ({}); {}",
+                    numbers(&pids),
+                    holders::stop(name, uid, args)
                 )));
             }
             Some(left)

@@ -2,7 +2,7 @@
 
 mod answers;
 mod following;
-mod home;
+pub(super) mod home;
 mod placing;
 mod sizing;
 mod supervising;
@@ -38,7 +38,7 @@ use crate::run::record::Run;
 use crate::run::watch::EventSource;
 
 use super::failure::{CommandAnswer, Failure};
-use super::nodes::Fleet;
+use super::nodes::{Fleet, NodeArgs};
 use super::output::Terminal;
 use crate::error_text::chain;
 use answers::{fraction, template};
@@ -204,7 +204,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
 /// Places and prepares the part; `Ok(Err(…))`: it does not fit.
 fn prepare(args: &Args, terminal: &mut Terminal<'_>) -> Result<Result<PreparedRun, String>, Failure> {
     not_in_a_container(args, terminal)?;
-    let home = Home::of(args)?;
+    let home = Home::of(args.nodes())?;
     home.warn(terminal)?;
     let failed = |error| home.failed("write", error);
     let shim = home.install_shim()?;
@@ -409,6 +409,20 @@ fn wanted(
         (None, None) => vec![plain(None)],
     };
     Ok(Ask { vendor, on, alternatives, settings })
+}
+
+// === impl Args ===
+
+impl Args {
+    fn nodes(&self) -> NodeArgs {
+        NodeArgs {
+            nodes: self.node.iter().cloned().collect(),
+            policy: self.layouts.clone(),
+            catalogue: self.catalogue.clone(),
+            state: self.state.clone(),
+            ..NodeArgs::default()
+        }
+    }
 }
 
 /// The name of the run: its program and process id by default.

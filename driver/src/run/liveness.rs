@@ -103,6 +103,18 @@ impl RunLiveness {
         self.any_alive().then_some(pids)
     }
 
+    /// The processes that the kernel's own evidence ties to the run: the recorded command, processes with its grants in their
+    /// environment, and those that hold the inherited lock or a process slot's.
+    pub(super) fn kernel_known_processes(&self) -> BTreeSet<u32> {
+        let mut pids: BTreeSet<u32> = in_environments(&self.grants).collect();
+        pids.extend(self.command.filter(|_| self.command_lives()).map(|(pid, _)| pid));
+        pids.extend(self.holders().into_iter().flatten());
+        if let Some(living) = self.living.as_ref().filter(|_| self.locked() == Lock::Held) {
+            pids.extend(processes_with_open(living).filter(|pid| locks_shared(*pid, living)));
+        }
+        pids
+    }
+
     /// The process ids, as far as they are known, of processes that hold the lock of a process slot; `None`: there is none. The
     /// kernel drops such a lock at the process's end. What a tenant could pretend counts for nothing here: names in slots and
     /// environments.
@@ -181,6 +193,19 @@ fn in_environments(grants: &Path) -> impl Iterator<Item = u32> {
         file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
         bytes.split(|byte| *byte == 0).any(|entry| entry == wanted).then_some(pid)
     })
+}
+
+/// Whether a process has a descriptor of a file with the lock that a run passes on. A command that only tries to lock the file has
+/// none.
+fn locks_shared(pid: u32, path: &Path) -> bool {
+    let Ok(wanted) = path.canonicalize() else { return false };
+    let dir = PathBuf::from(format!("/proc/{pid}"));
+    let files = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+    let mut infos = files
+        .filter(|file| fs::read_link(file.path()).is_ok_and(|target| target == wanted))
+        .filter_map(|file| fs::read_to_string(dir.join("fdinfo").join(file.file_name())).ok());
+    let locks = |line: &str| line.contains("FLOCK") && line.contains("READ");
+    infos.any(|info| info.lines().any(locks))
 }
 
 /// Processes that have a file open, if this process may read their descriptors.

@@ -61,6 +61,17 @@ pub struct OrphanedRun {
     _file: Flock<File>,
 }
 
+/// The live processes of a run, as a process reads them beside it.
+#[derive(Debug)]
+pub struct RunProcesses {
+    /// Its supervisor.
+    pub supervisor: Option<u32>,
+    /// All others that can be named.
+    pub others: BTreeSet<u32>,
+    /// Whether process ids of its record are valid here.
+    pub in_sight: bool,
+}
+
 /// The content of a record.
 #[derive(Debug, Default)]
 struct Says {
@@ -251,14 +262,43 @@ pub fn find(state: &Path, uid: &ClaimUid) -> io::Result<Option<RecordState>> {
     let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(file) => file,
         Err((_, Errno::EWOULDBLOCK)) => {
-            let pid = uid.as_str().strip_prefix("run-").and_then(|rest| rest.split('-').next());
-            return Ok(Some(RecordState::Supervised(pid.and_then(|pid| pid.parse().ok()).unwrap_or(0))));
+            return Ok(Some(RecordState::Supervised(supervisor_in(uid).map_or(0, |(pid, _)| pid))));
         }
         // The liveness of its supervisor is unknown: the administrator must remove the cause.
         Err((_, errno)) => return Err(errno.into()),
     };
     let says = Says::read(&mut file)?;
     Ok(Some(RecordState::Left(OrphanedRun { path, living: living(state, uid), says, _file: file })))
+}
+
+/// The live processes of a run, without its locks; `None`: all have ended. Names that a tenant wrote do not count.
+///
+/// # Errors
+/// The record cannot be read.
+pub fn processes(state: &Path, uid: &ClaimUid, grants: PathBuf) -> io::Result<Option<RunProcesses>> {
+    let path = directory(state).join(uid.as_str());
+    let says = match file::to_read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Says::default(),
+        file => Says::read(&mut file?)?,
+    };
+    let in_sight = says.of.is_none() || says.of == Where::here();
+    let (pid, start) = supervisor_in(uid).unzip();
+    let lives = |pid: &u32| in_sight && region::start_time(*pid) == start;
+    let supervisor = pid.filter(lives);
+    let (command, of) = (says.command, says.of);
+    let liveness = RunLiveness { grants, living: Some(living(state, uid)), command, of };
+    let mut others = liveness.kernel_known_processes();
+    if let Some(pid) = supervisor {
+        others.remove(&pid);
+    }
+    let any = supervisor.is_some() || !others.is_empty() || liveness.any_alive();
+    Ok(any.then_some(RunProcesses { supervisor, others, in_sight }))
+}
+
+/// Process id and start time of the supervisor, which a run's UID has.
+fn supervisor_in(uid: &ClaimUid) -> Option<(u32, u64)> {
+    let mut numbers = uid.as_str().strip_prefix("run-")?.split('-');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The known process ids of live processes of a claim without a run; `None`: no process is alive.

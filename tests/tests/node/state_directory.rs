@@ -352,3 +352,62 @@ fn note_of_an_agent_that_ended_refuses_no_command() {
     drop(lock);
     assert_eq!(waiting.wait().unwrap().code(), Some(0));
 }
+
+/// A file of another use in a directory, and what is in it then.
+fn foreign_directory(local: &Local) -> impl Fn() -> Vec<PathBuf> {
+    let state = local.state();
+    fs::create_dir(&state).unwrap();
+    fs::write(state.join("passwd"), "precious").unwrap();
+    fs::create_dir(state.join("cdi")).unwrap();
+    move || {
+        let list = |dir: &Path| fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+        [list(&state), list(&state.join("cdi"))].concat()
+    }
+}
+
+#[test]
+fn directory_with_other_use_is_refused_untouched() {
+    let local = Local::new("t4-2");
+    let entries = foreign_directory(&local);
+    let before = entries();
+    let share = aliquot_tests::simulated::root().join("tests/golden/input/share.yaml");
+    let share = share.to_str().unwrap();
+    let run = ["run", "--memory", "1Gi", "--", "true"];
+    for words in
+        [&["prepare", "-f", share][..], &["devices"], &["release", "--all"], &["stop", "--all"], &run]
+    {
+        let (first, rest) = words.split_first().unwrap();
+        let mut command = Command::new(aliquot());
+        command.args([*first, "--node", "t4-2", "--state"]).arg(local.state()).args(rest);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(matches!(output.status.code(), Some(3 | 125)), "{words:?}: {said}");
+        assert!(said.contains("found `passwd` in it and no journal; expected an empty directory"), "{said}");
+        assert_eq!(entries(), before, "{words:?}: refused, and yet the directory was changed");
+    }
+    // The advice helps.
+    fs::create_dir(local.state().join("new")).unwrap();
+    let mut command = Command::new(aliquot());
+    command.args(["prepare", "-f", share, "--node", "t4-2", "--state"]).arg(local.state().join("new"));
+    assert_eq!(command.output().unwrap().status.code(), Some(0));
+}
+
+#[test]
+fn directory_for_all_users_keeps_its_mode() {
+    let local = Local::new("t4-2");
+    fs::create_dir(local.state()).unwrap();
+    fs::set_permissions(local.state(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let output = bounded(&local, &["release", "--all"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), REFUSED, "{said}");
+    let below = local.state().join("aliquot");
+    assert!(said.contains(&format!(
+        "for all users: name a directory below it with --state, such as {}",
+        below.display()
+    )));
+    assert!(!said.contains("chmod"), "{said}");
+    fs::set_permissions(local.state(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = bounded(&local, &["release", "--all"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&format!("chmod o-w {}", local.state().display())), "{said}");
+}

@@ -5,5 +5,6 @@ mod bypass;
 mod govern;
 mod living;
 mod run;
+mod stop;
 mod tenants;
 mod top;

@@ -16,17 +16,16 @@ use super::super::failure::Failure;
 use super::super::leftovers;
 use super::super::nodes::{Fleet, NodeArgs, catalogue};
 use super::super::output::Terminal;
-use super::Args;
 use crate::hardware::{MachineCards, node_spec, open_machine};
-use crate::state_dir::file::make_dirs;
 use crate::state_dir::loading::load_obstacle;
+use crate::state_dir::{self, file::make_dirs};
 
 /// One node's local runs.
-pub(super) struct Home {
-    node: NodeArgs,
+pub(in crate::cli) struct Home {
+    pub(super) node: NodeArgs,
     /// This machine's own cards, where the runs are on these.
     machine: Option<Arc<MachineCards>>,
-    pub(super) state: PathBuf,
+    pub(in crate::cli) state: PathBuf,
     /// Below it libraries are installed.
     pub(super) libraries: PathBuf,
     pub(super) cards: Box<dyn Cards>,
@@ -36,16 +35,9 @@ pub(super) struct Home {
 
 impl Home {
     /// Where the runs on these cards keep things; makes the directories above.
-    pub(super) fn of(args: &Args) -> Result<Self, Failure> {
-        let node = NodeArgs {
-            nodes: args.node.iter().cloned().collect(),
-            policy: args.layouts.clone(),
-            catalogue: args.catalogue.clone(),
-            state: args.state.clone(),
-            ..NodeArgs::default()
-        };
-        match &args.node {
-            Some(name) => Self::of_simulated(name, node),
+    pub(in crate::cli) fn of(node: NodeArgs) -> Result<Self, Failure> {
+        match node.nodes.first().cloned() {
+            Some(name) => Self::of_simulated(&name, node),
             None => Self::of_machine(node),
         }
     }
@@ -59,6 +51,7 @@ impl Home {
                 (state, home_of_user()?.join("lib"))
             }
         };
+        check_if_there(&state)?;
         node.state = Some(state.clone());
         let cards = Box::new(SimulatedCards { state: state.clone(), libraries: libraries.clone() });
         Ok(Self { node, machine: None, state, libraries, cards })
@@ -74,6 +67,7 @@ impl Home {
                 home
             }
         };
+        check_if_there(&state)?;
         let cards = Box::new(LocalMachine::of(&machine));
         Ok(Self { node, machine: Some(machine), libraries: state.join("lib"), state, cards })
     }
@@ -88,7 +82,7 @@ impl Home {
     }
 
     /// Opens the node.
-    pub(super) fn open_as_it_is(
+    pub(in crate::cli) fn open_as_it_is(
         &self,
         access: Access,
         terminal: &mut Terminal<'_>,
@@ -100,7 +94,7 @@ impl Home {
     }
 
     /// Opens the node for changes, and cleans up after runs without a supervisor.
-    pub(super) fn open(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
+    pub(in crate::cli) fn open(&self, terminal: &mut Terminal<'_>) -> Result<(Node, Fleet), Failure> {
         loop {
             let (mut node, fleet) = self.open_as_it_is(Access::Change, terminal)?;
             if !self.gives_back(&mut node, terminal)? {
@@ -146,6 +140,14 @@ pub(in super::super) fn state_of(node: Option<&str>, catalogue: &Catalogue) -> R
     let spec = node_spec(node, catalogue)?;
     let name = spec.file.node_name().map_err(|error| Failure::Usage(error.to_string()))?;
     Ok(home.join("simulated").join(name.as_str()))
+}
+
+/// Checks a state directory before anything is installed in it.
+fn check_if_there(state: &Path) -> Result<(), Failure> {
+    if state.exists() {
+        state_dir::check(state)?;
+    }
+    Ok(())
 }
 
 fn home_of_user() -> Result<PathBuf, Failure> {

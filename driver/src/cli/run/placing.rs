@@ -1,6 +1,6 @@
 //! Placement of a run's claim on the cards.
 
-use aliquot_core::allocate::NodesExplained;
+use aliquot_core::allocate::{Change, NodesExplained};
 use aliquot_core::dra::ResourceClaim;
 
 use crate::checkpoint::ClaimKind;
@@ -11,12 +11,12 @@ use crate::run::ask;
 use super::super::cluster::{Cluster, UnitOutcome};
 use super::super::explain::UnitExplanation;
 use super::super::failure::Failure;
+use super::super::holders;
 use super::super::nodes::Fleet;
 use super::super::output::{Colour, RedrawMode, Terminal};
 use super::home::Home;
 use super::sizing;
 use super::words::in_options;
-use crate::error_text::chain;
 
 /// Most placements that are tried for one run, if processes with other ledgers take each first.
 const PLACES_MAX: u32 = 8;
@@ -43,7 +43,10 @@ pub(super) fn place_and_prepare(
                 drop(node);
                 (node, fleet) = home.open(terminal)?;
             }
-            Err(error) => return Ok((node, Err(chain(&error)))),
+            Err(error) => {
+                let why = holders::refusal(&error, &node, ClaimKind::Run, &home.node);
+                return Ok((node, Err(why)));
+            }
         }
     }
 }
@@ -60,8 +63,11 @@ fn place(
         let unit = placement.unit;
         if let UnitOutcome::Refused(why) = placement.outcome {
             let label = cluster.label(unit);
-            let explained =
-                UnitExplanation::of(&mut cluster, unit, label, why, NodesExplained::All).reworded(in_options);
+            let explained = UnitExplanation::of(&mut cluster, unit, label, why, NodesExplained::All);
+            let explained = explained.reworded(|change| match change {
+                Change::ReleaseClaim { .. } => Some(holders::words(change, &cluster)),
+                other => in_options(other),
+            });
             let mut text = Vec::new();
             let mut unseen = Terminal {
                 out: &mut text,
