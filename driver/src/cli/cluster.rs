@@ -20,7 +20,7 @@ use super::node_choice::{
 };
 use super::nodes::Fleet;
 use super::output::Terminal;
-use super::workload::{Unit, UnitOwner, Workload, convert_command, lacks_class, resources_of, workload};
+use super::workload::{Unit, Workload, convert_command, lacks_class, resources_of, workload};
 
 /// Most classes that a message names.
 const CLASSES_NAMED: usize = 12;
@@ -424,17 +424,6 @@ impl Cluster {
     pub(super) fn label(&self, unit: usize) -> String {
         let unit = self.workload.units.get(unit);
         unit.map(|u| u.label(&self.manifests, &self.workload.claims)).unwrap_or_default()
-    }
-
-    /// The Pods that use a claim, by its namespace and name, as people call them.
-    pub(super) fn pods_of(&self, claim: &str) -> Vec<String> {
-        let is_it = |number: &usize| {
-            let known = self.workload.claims.get(*number);
-            known.is_some_and(|c| claim.split_once('/') == Some((c.namespace.as_str(), c.name.as_str())))
-        };
-        let of_pods = self.workload.units.iter().filter(|unit| unit.owner != UnitOwner::Claim);
-        let using = of_pods.filter(|unit| unit.claims.iter().any(is_it));
-        using.map(|unit| unit.label(&self.manifests, &self.workload.claims)).collect()
     }
 
     /// The claims of a unit.

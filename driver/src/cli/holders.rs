@@ -13,6 +13,7 @@ use aliquot_core::plan::PlanRefusal;
 
 use super::cluster::Cluster;
 use super::nodes::NodeArgs;
+use super::workload::UnitOwner;
 use crate::checkpoint::{ClaimKind, ClaimRecord};
 use crate::error_text::chain;
 use crate::node::Node;
@@ -41,13 +42,25 @@ pub(super) fn words(change: &Change, cluster: &Cluster) -> String {
     if let Some(holder) = cluster.held_by.iter().find(|holder| holder.name == *claim) {
         return format!("end {claim}, which holds {held}: {}", holder.act());
     }
-    let pods: Vec<String> = cluster.pods_of(claim);
+    let pods = pods_of(claim, cluster);
     let named = pods.iter().take(PODS_MAX).cloned().collect::<Vec<_>>().join(", ");
     match pods.len().saturating_sub(PODS_MAX) {
         _ if pods.is_empty() => format!("delete claim {claim}, which holds {held}"),
         0 => format!("delete {named}: claim {claim} holds {held}"),
         more => format!("delete {named} and {more} more: claim {claim} holds {held}"),
     }
+}
+
+/// The Pods that use a claim, as people call them.
+fn pods_of(claim: &str, cluster: &Cluster) -> Vec<String> {
+    let workload = &cluster.workload;
+    let is_it = |number: &usize| {
+        let known = workload.claims.get(*number);
+        known.is_some_and(|c| claim.split_once('/') == Some((c.namespace.as_str(), c.name.as_str())))
+    };
+    let of_pods = workload.units.iter().filter(|unit| unit.owner != UnitOwner::Claim);
+    let using = of_pods.filter(|unit| unit.claims.iter().any(is_it));
+    using.map(|unit| unit.label(&cluster.manifests, &workload.claims)).collect()
 }
 
 /// A failed prepare in words: its causes, then what someone can do about it here.
