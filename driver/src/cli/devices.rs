@@ -97,11 +97,6 @@ fn strays(node: &FleetNode) -> Vec<String> {
     strays.map(line).collect()
 }
 
-/// Writes the tables of all nodes; their cards are simulated.
-pub(super) fn table_of(fleet: &Fleet, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    tables(fleet, &Strangers::default(), terminal)
-}
-
 fn tables(fleet: &Fleet, strangers: &Strangers, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     for (number, node) in fleet.nodes.iter().enumerate() {
         if number > 0 {
