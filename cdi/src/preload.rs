@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  host                                      container, read-only
-//!  <state>/grants/<claim uid>/libaliquot.so ─▶ /run/aliquot/lib/libaliquot.so
+//!  <state>/shims/<version>/libaliquot.so    ─▶ /run/aliquot/lib/libaliquot.so
 //!  <state>/grants/<claim uid>/ld.so.preload ─▶ /etc/ld.so.preload: "/run/aliquot/lib/libaliquot.so"
 //! ```
 //!
@@ -13,8 +13,8 @@
 //! the image brings at the same path is hidden, and its libraries are not loaded; such images are rare.
 //!
 //! The paths are the same for every claim and every version, so that a container with several devices, of several claims,
-//! has one mount at each: runtimes keep one mount a path, and whichever they keep names a library that is there. The files
-//! are each claim's own (`driver/src/prepare/preload.rs`).
+//! has one mount at each: runtimes keep one mount a path, and whichever they keep names a library that is there. Which
+//! files are a claim's own, `driver/src/prepare/preload.rs` says.
 
 use crate::edits::{Edit, EditError, Mount, PlainPath};
 

@@ -10,7 +10,8 @@
 //! |---|---|
 //! | `lock` | one process at a time makes changes |
 //! | `journal` | what is promised |
-//! | `grants/…` | what tenants are shown, and the shim that their containers load |
+//! | `grants/…` | what tenants are shown |
+//! | `shims/…` | the shim that containers load, by version |
 //! | `lib/…` | the shim that commands of local runs load |
 //! | `contexts` | how much of each card a context takes |
 //! | `health` | what was observed of the cards |
@@ -284,6 +285,10 @@ impl Node {
         disk.make_dir(&grants).map_err(|e| failed("make", &grants, e))?;
         close_to_others(&grants).map_err(|e| failed("close to others", &grants, e))?;
         let site = Site::new(parts, state.clone(), grants, cdi);
+        if let Access::Own(_) = access {
+            // Before recovery: claims without a copy of their own share the file.
+            site.hold_shim();
+        }
         let mut node = Self { site, state: State::new(store, offers, server), notes, lock };
         node.collect_temps().map_err(|e| OpenError::Recovery(Box::new(e)))?;
         let recovery = recover(&mut node).map_err(|e| OpenError::Recovery(Box::new(e)))?;

@@ -25,7 +25,7 @@ mod undo;
 pub use decode::DecodeError;
 pub(crate) use execute::{CONTAINER_GRANTS, Hands, PrepareOutcome, access_edits, run_steps};
 pub(crate) use settings::{fault, recorded};
-pub(crate) use shims::ShimCopies;
+pub(crate) use shims::SharedShim;
 pub(crate) use undo::{run_undo, unknown_claims};
 
 use std::io;

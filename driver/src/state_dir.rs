@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `journal`, `lock`, `contexts`, `health`, `health.lock`, `limits.lock`, `xids` | files |
 //! | `maintenance`, `policy`, `policy.refused` | files |
-//! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `runs` | directories |
+//! | `cards`, `cdi`, `governors`, `grants`, `hardware`, `lib`, `living`, `runs`, `shims` | directories |
 //! | others | none, unless `journal` or `lock` is there: the directory is in use for something else |
 //!
 //! Files are then opened by the descriptor of their directory ([`mod@file`]), and locks are awaited for a bounded time
@@ -48,9 +48,10 @@ const FILES: [&str; 10] = [
     "policy.refused",
     "xids",
 ];
-const DIRECTORIES: [&str; 8] = ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "runs"];
+const DIRECTORIES: [&str; 9] =
+    ["cards", "cdi", "governors", "grants", "hardware", "lib", "living", "runs", "shims"];
 /// Further entries that a directory may have before its first journal; a file system has the last at its root.
-const OTHERS: [&str; 4] = ["npus", "shims", "simulated", "lost+found"];
+const OTHERS: [&str; 3] = ["npus", "simulated", "lost+found"];
 
 /// What a node is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

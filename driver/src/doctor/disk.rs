@@ -12,7 +12,7 @@ use super::{CheckVerdict, Finding, NodePaths};
 const CLAIMS: u64 = 10;
 /// Files and directories of a claim.
 const INODES: u64 = 16;
-/// Regions, records and the journal's part of a claim, beside the shim.
+/// Regions, records and the journal's part of a claim.
 const STATE: u64 = 64 << 10;
 /// The CDI file of a claim, twice while one takes the other's place.
 const CDI: u64 = 64 << 10;
@@ -44,15 +44,14 @@ pub(super) fn room_of_agent(site: &NodePaths, root: &NodeRoot) -> Finding {
     {
         return no_programs(&site.state);
     }
-    let shim = u64::try_from(aliquot_libraries::SHIM.len()).unwrap_or(u64::MAX >> 8);
     let needs = [
-        Needs { dir: site.state.clone(), bytes: shim + STATE },
+        Needs { dir: site.state.clone(), bytes: STATE },
         Needs { dir: site.cdi.clone(), bytes: CDI },
         Needs { dir: site.kubelet.join("plugins_registry"), bytes: SOCKETS },
         Needs { dir: site.kubelet.join("plugins").join(DRIVER), bytes: SOCKETS },
     ];
-    let remedy = "free space on that file system (images and logs of containers are the usual cause): on a full one claims are \
-                  neither prepared nor released";
+    let remedy = "free space on that file system (images and logs of containers are the usual cause): on a full one no claim is \
+                  prepared";
     judge(root, &needs, "claims", "the agent's directories have", remedy)
 }
 

@@ -17,7 +17,7 @@ use super::turns::Turns;
 use crate::clock;
 use crate::disk::Disk;
 use crate::health::{HealthBook, LossEnds};
-use crate::prepare::{Hands, ShimCopies};
+use crate::prepare::{Hands, SharedShim};
 
 /// Longest wait of a discovery for the one in progress, which may wait for a card that hangs.
 const DISCOVERY_WAIT: Duration = Duration::from_secs(20);
@@ -31,7 +31,8 @@ pub(crate) struct Site {
     pub(super) cdi: CdiDir,
     /// The disk for files of claims.
     files: Disk,
-    shims: Option<ShimCopies>,
+    /// The shim of containers.
+    shim: SharedShim,
     /// What was observed of the cards.
     pub(super) health: HealthBook,
     loss: LossEnds,
@@ -59,13 +60,14 @@ impl Site {
     pub(super) fn new(parts: NodeParts, state: PathBuf, grants: PathBuf, cdi: CdiDir) -> Self {
         let health = HealthBook::of(&state);
         let files = parts.disk.clone();
+        let shim = SharedShim::of(&state, parts.shim);
         Self {
             parts,
             state,
             grants,
             cdi,
             files,
-            shims: None,
+            shim,
             health,
             loss: LossEnds::ByAnswer,
             turns: Turns::default(),
@@ -83,11 +85,15 @@ impl Site {
         if let Err(error) = self.parts.selinux.label_tree(&self.grants) {
             tracing::error!("SELinux is enforcing; shares with limits are refused: {error}");
         }
-        match ShimCopies::start(&self.state, self.parts.shim, &self.parts.selinux) {
-            Ok(shims) => self.shims = Some(shims),
-            Err(error) => tracing::warn!("no copies of the shim are made ahead: {error}"),
-        }
+        self.hold_shim();
         self
+    }
+
+    /// Keeps the shim's file open from now on, for claims to share it.
+    pub(super) fn hold_shim(&self) {
+        if let Err(error) = self.shim.hold(&self.files, &self.parts.selinux) {
+            tracing::warn!("the shim of containers is not in place yet: {error}");
+        }
     }
 
     /// Everything with side effects that plans reach.
@@ -97,8 +103,7 @@ impl Site {
             backend: self.parts.backend.as_ref(),
             grants: self.grants.clone(),
             cdi: &self.cdi,
-            shim: self.parts.shim,
-            shims: self.shims.as_ref(),
+            shim: &self.shim,
             selinux: &self.parts.selinux,
             host: &self.parts.host,
         }

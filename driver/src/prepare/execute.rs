@@ -16,7 +16,7 @@ use aliquot_core::ports::{
     BackendError, DeviceAccess, DeviceBackend, LivePartition, MountContent, PartitionAt,
 };
 
-use super::{PrepareError, PreparedClaim, PreparedDevice, ShimCopies, host_paths, preload};
+use super::{PrepareError, PreparedClaim, PreparedDevice, SharedShim, host_paths, preload};
 use crate::checkpoint::{ClaimKind, PartitionProgress};
 use crate::config::GRANTS_VARIABLE;
 use crate::disk::{Disk, Mode};
@@ -33,10 +33,8 @@ pub(crate) struct Hands<'a> {
     pub(crate) backend: &'a dyn DeviceBackend,
     pub(crate) grants: PathBuf,
     pub(crate) cdi: &'a CdiDir,
-    /// Copies of the shim made ahead, in a long-lived process.
-    pub(crate) shims: Option<&'a ShimCopies>,
     /// The shim that containers load.
-    pub(crate) shim: &'static [u8],
+    pub(crate) shim: &'a SharedShim,
     pub(crate) selinux: &'a Selinux,
     /// Where the host's root is seen.
     pub(crate) host: &'a Path,
@@ -218,10 +216,7 @@ fn ensure_grant(
     }
     if limits_anything(&limits) && kind == ClaimKind::Container {
         let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
-        if preload::ensure(&disk, &claim, preload::ShimSource { bytes: hands.shim, copies: hands.shims })
-            .map_err(failed(&claim))?
-            == WriteOutcome::Something
-        {
+        if preload::ensure(&disk, &claim, hands.shim).map_err(failed(&claim))? == WriteOutcome::Something {
             act = StepEffect::Done;
         }
     }
@@ -239,7 +234,8 @@ fn label_files(
     if kind == ClaimKind::Run {
         return Ok(());
     }
-    let Err(error) = hands.selinux.label_tree(&grant_file::claim_dir(&hands.grants, &plan.claim)) else {
+    let trees = [grant_file::claim_dir(&hands.grants, &plan.claim), hands.shim.dir().to_owned()];
+    let Some(error) = trees.iter().find_map(|tree| hands.selinux.label_tree(tree).err()) else {
         return Ok(());
     };
     let has_limits = |granted: &GrantAccess<'_>| {
@@ -337,7 +333,7 @@ fn cdi_spec(
             edits.push(usage_edit(hands, grant).map_err(|e| wrong(&e))?);
             if limits_anything(&limits) {
                 let claim = grant_file::claim_dir(&hands.grants, &grant.claim);
-                edits.extend(preload::edits(&claim).map_err(|e| wrong(&e))?);
+                edits.extend(preload::edits(&claim, hands.shim).map_err(|e| wrong(&e))?);
             }
         }
         builder.device(&request, &share, &owner, &edits).map_err(|e| wrong(&e))?;

@@ -1,11 +1,13 @@
-//! The shim as the containers of a claim load it: beside the shares of the claim, with the loader's list that names it.
+//! The shim as the containers of a claim load it, with the loader's list that names it.
 //!
-//! Each claim has copies of its own. Root in a container without a user namespace owns its mounts for the kernel, also read-only
-//! ones, and may take a lease on them (`F_SETLEASE`). Programs that open the same file then wait 45 s until the kernel breaks the
-//! lease, again and again. So no two tenants load the same file.
+//! | claim | library | list |
+//! |---|---|---|
+//! | prepared by the agent | the node's file (`super::shims`) | the claim's own |
+//! | prepared by a command, or by an agent of an earlier version | a copy of the claim's own | the claim's own |
 //!
-//! A corrupted copy, or one with a lease, is replaced by a new file. Processes that have the old one mapped keep it, also after the
-//! release of the claim.
+//! A tenant may take a lease on its own files (`F_SETLEASE`), so that programs which open them wait 45 s, again and again: those are
+//! its own programs. A corrupted copy, or one with a lease, is replaced by a new file. Processes that have the old one mapped keep
+//! it, also after the release of the claim.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,14 +15,23 @@ use std::path::{Path, PathBuf};
 use aliquot_cdi::edits::EditError;
 use aliquot_cdi::{Edit, preload};
 
-use super::ShimCopies;
+use super::SharedShim;
 use crate::disk::{Disk, Mode};
 use crate::region::{WriteOutcome, holds};
 
 /// Name of the list on the host. No share has a name with a dot in it.
 const LIST_NAME: &str = "ld.so.preload";
 
-fn shim(claim: &Path) -> PathBuf {
+/// Where the library of a claim is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Library {
+    /// The node's file.
+    Shared,
+    /// The claim's copy.
+    Own,
+}
+
+fn copy(claim: &Path) -> PathBuf {
     claim.join(aliquot_libraries::SHIM_NAME)
 }
 
@@ -28,52 +39,43 @@ fn list(claim: &Path) -> PathBuf {
     claim.join(LIST_NAME)
 }
 
-/// The shim of this node, and copies of it that are ready.
-#[derive(Clone, Copy)]
-pub(super) struct ShimSource<'a> {
-    pub(super) bytes: &'static [u8],
-    pub(super) copies: Option<&'a ShimCopies>,
-}
-
-/// Puts both files into the directory of a claim, where they are not there already.
-pub(super) fn ensure(disk: &Disk, claim: &Path, source: ShimSource<'_>) -> io::Result<WriteOutcome> {
-    let shim = ensure_shim(disk, &shim(claim), source)?;
-    let (path, bytes) = (list(claim), preload::LIST.as_bytes());
-    if holds(&path, bytes) {
-        return Ok(shim);
+/// A copy that is whole stays in use. A claim with a list alone has the node's file, also for a process that does not keep that
+/// open.
+fn library(claim: &Path, shim: &SharedShim) -> Library {
+    let copy = copy(claim);
+    if holds(&copy, shim.bytes()) {
+        return Library::Own;
     }
-    disk.place(&path, bytes, Mode::ReadOnly)?;
-    Ok(WriteOutcome::Something)
+    let has_shared = || !copy.exists() && list(claim).exists() && shim.dir().exists();
+    if shim.is_held() || has_shared() { Library::Shared } else { Library::Own }
 }
 
-fn ensure_shim(disk: &Disk, path: &Path, source: ShimSource<'_>) -> io::Result<WriteOutcome> {
-    let ShimSource { bytes, copies } = source;
-    let whole = match copies {
-        Some(copies) => copies.holds(path),
-        None => holds(path, bytes),
+/// Puts both files in place, where they are not there already.
+pub(super) fn ensure(disk: &Disk, claim: &Path, shim: &SharedShim) -> io::Result<WriteOutcome> {
+    let mut outcome = match library(claim, shim) {
+        Library::Shared => shim.ensure(disk)?,
+        Library::Own => ensure_holds(disk, &copy(claim), shim.bytes())?,
     };
-    if whole {
-        return Ok(WriteOutcome::Nothing);
+    if ensure_holds(disk, &list(claim), preload::LIST.as_bytes())? == WriteOutcome::Something {
+        outcome = WriteOutcome::Something;
     }
-    if let Some(copies) = copies {
-        disk.before("place shim")?;
-        if copies.place(path)? {
-            return Ok(WriteOutcome::Something);
-        }
+    Ok(outcome)
+}
+
+fn ensure_holds(disk: &Disk, path: &Path, bytes: &[u8]) -> io::Result<WriteOutcome> {
+    if holds(path, bytes) {
+        return Ok(WriteOutcome::Nothing);
     }
     disk.place(path, bytes, Mode::ReadOnly)?;
     Ok(WriteOutcome::Something)
 }
 
-/// Forgets what is known of a claim's files, which are about to be removed.
-pub(super) fn forget(claim: &Path, copies: Option<&ShimCopies>) {
-    if let Some(copies) = copies {
-        copies.forget(&shim(claim));
-    }
-}
-
 /// What a container mounts of them.
-pub(super) fn edits(claim: &Path) -> Result<[Edit; 2], EditError> {
+pub(super) fn edits(claim: &Path, shim: &SharedShim) -> Result<[Edit; 2], EditError> {
+    let library = match library(claim, shim) {
+        Library::Shared => shim.path().to_owned(),
+        Library::Own => copy(claim),
+    };
     let path = |path: PathBuf| path.display().to_string().parse();
-    preload::preload(path(shim(claim))?, path(list(claim))?)
+    preload::preload(path(library)?, path(list(claim))?)
 }

@@ -1,41 +1,59 @@
-//! Copies of the shim that are ready before a claim asks for one: a prepare moves a file instead of writing it.
+//! The shim of a node, one file for the containers of all claims, which the agent keeps open.
 //!
 //! ```text
-//!  thread: writes copies ahead ─▶ <state>/shims/<number> ─ rename ─▶ <state>/grants/<claim>/libaliquot.so
+//!  <state>/shims/<version>-<content>/libaliquot.so ─▶ every container of a share with limits
+//!        ▲ open for reading, as long as the agent runs
 //! ```
 //!
-//! Each claim gets a file of its own, as [`super::preload`] promises: no copy is linked twice. A copy that is in place is read
-//! again only if its inode has changed since: tenants cannot change that. The directory is made anew at each start, so a copy that a
-//! kill or a power failure tore is never used.
+//! Root in a container without a user namespace may take a lease on a file that it has mounted (`F_SETLEASE`), if the file is its
+//! own or it becomes the file's owner. The programs of all other tenants would then wait 45 s for the shim, again and again.
+//!
+//! | answer | holds |
+//! |---|---|
+//! | the kernel refuses a write lease while any other descriptor or mapping of the file is there: the agent has a descriptor | while the agent runs, and while any program has the shim loaded |
+//! | the file belongs to [`OWNER`] | where containers lack `CAP_SETUID`, also without the agent |
+//! | a file with a lease gets a successor, and the kernel ends the lease for the agent | from the agent's start on, and 45 s later for containers of before |
+//!
+//! A read lease delays only programs that write the file, and there are none. A process without an agent's lifetime, such as
+//! `aliquot prepare`, gives each claim a copy of its own instead (`super::preload`). Files of earlier versions stay: containers that
+//! were started with them have them mounted.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
+use nix::libc;
 use parking_lot::Mutex;
 
-use crate::region::holds;
+use crate::disk::{Disk, Mode};
+use crate::region::{WriteOutcome, holds, open_to_look};
 use crate::selinux::Selinux;
 
-/// Copies that are kept ready.
-const READY: usize = 8;
-/// Directory of copies below the state directory.
+/// Directory of all versions below the state directory.
 const DIRECTORY: &str = "shims";
+/// Owner of the files: beyond the user ids of Pods (at most 2³¹ − 1) and of the first 65,535 Pods with a user namespace.
+const OWNER: u32 = 4_000_000_000;
 
-/// The copies of a node. The thread that writes them ends with the value.
-pub(crate) struct ShimCopies {
-    shim: &'static [u8],
-    ready: Arc<Mutex<Vec<PathBuf>>>,
-    /// Files that were found to be whole, as they were then.
-    whole: Mutex<BTreeMap<PathBuf, Inode>>,
-    taken: Option<SyncSender<()>>,
-    writer: Option<JoinHandle<()>>,
+/// The shim's file.
+pub(crate) struct SharedShim {
+    bytes: &'static [u8],
+    dir: PathBuf,
+    path: PathBuf,
+    /// Whether this process keeps the files open for as long as containers are started.
+    is_held: AtomicBool,
+    /// The file when it was last found whole.
+    whole: Mutex<Option<Inode>>,
+    open: OpenFiles,
 }
+
+/// Files that are kept open, by inode.
+type OpenFiles = Arc<Mutex<BTreeMap<u64, File>>>;
 
 /// One state of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,131 +73,170 @@ impl Inode {
     }
 }
 
-// === impl ShimCopies ===
+// === impl SharedShim ===
 
-impl ShimCopies {
-    /// Begins to write copies of a shim below this state directory.
-    ///
-    /// # Errors
-    /// The directory cannot be made, or there is no thread.
-    pub(crate) fn start(state: &Path, shim: &'static [u8], selinux: &Selinux) -> io::Result<Self> {
+impl SharedShim {
+    /// Of a state directory; nothing is written yet.
+    pub(crate) fn of(state: &Path, bytes: &'static [u8]) -> Self {
         let dir = state.join(DIRECTORY);
-        match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), fingerprint(bytes));
+        let path = dir.join(version).join(aliquot_libraries::SHIM_NAME);
+        Self {
+            bytes,
+            dir,
+            path,
+            is_held: AtomicBool::new(false),
+            whole: Mutex::default(),
+            open: Arc::default(),
         }
-        DirBuilder::new().mode(0o700).create(&dir)?;
-        // A rename keeps the label. Each prepare checks it in its new place.
-        if let Err(error) = selinux.label_tree(&dir) {
-            tracing::warn!("{error}");
-        }
-        let ready = Arc::new(Mutex::new(Vec::new()));
-        let (taken, wanted) = sync_channel(1);
-        let copies = Arc::clone(&ready);
-        let write = move || keep_ready(&dir, shim, &copies, &wanted);
-        let writer = thread::Builder::new().name("aliquot-shims".to_owned()).spawn(write)?;
-        Ok(Self { shim, ready, whole: Mutex::default(), taken: Some(taken), writer: Some(writer) })
     }
 
-    /// Puts a copy at this path, where no file is; whether one was ready.
-    pub(super) fn place(&self, path: &Path) -> io::Result<bool> {
-        let copy = self.ready.lock().pop();
-        // A full channel has the thread at work already.
-        if let Some(taken) = &self.taken {
-            match taken.try_send(()) {
+    /// Keeps the files of all versions open from now on, and puts this version's in place.
+    ///
+    /// # Errors
+    /// The directory cannot be read or written. The file is then placed by the first claim that needs it.
+    pub(crate) fn hold(&self, disk: &Disk, selinux: &Selinux) -> io::Result<()> {
+        if self.is_held.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        match DirBuilder::new().mode(0o700).create(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        for entry in fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => self.keep_open(&path.join(aliquot_libraries::SHIM_NAME)),
+                // A copy that an agent of an earlier version made ahead.
+                false => fs::remove_file(path)?,
+            }
+        }
+        self.ensure(disk)?;
+        if let Err(error) = selinux.label_tree(&self.dir) {
+            tracing::warn!("{error}");
+        }
+        Ok(())
+    }
+
+    /// Whether this process keeps the files open.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
+    pub(super) const fn bytes(&self) -> &'static [u8] {
+        self.bytes
+    }
+
+    /// Directory of all versions.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts the file in place, unless it is there. Read again only if its inode has changed since: tenants cannot change that.
+    pub(super) fn ensure(&self, disk: &Disk) -> io::Result<WriteOutcome> {
+        let mut whole = self.whole.lock();
+        let now = Inode::of(&self.path);
+        if now.is_some() && *whole == now {
+            return Ok(WriteOutcome::Nothing);
+        }
+        let mut outcome = WriteOutcome::Nothing;
+        if !holds(&self.path, self.bytes) {
+            disk.make_dir(self.path.parent().unwrap_or(&self.dir))?;
+            // Containers of before may have it mounted.
+            self.keep_open(&self.path);
+            disk.place(&self.path, self.bytes, Mode::ReadOnly)?;
+            outcome = WriteOutcome::Something;
+        }
+        let file = open_to_look(&self.path)?;
+        if file.metadata()?.uid() != OWNER {
+            // Only root gives files away. The other answers hold without it.
+            match fchown(&file, Some(OWNER), None) {
                 Ok(()) | Err(_) => {}
             }
         }
-        let Some(copy) = copy else { return Ok(false) };
-        fs::rename(&copy, path)?;
-        self.note_whole(path);
-        Ok(true)
+        keep(&self.open, file)?;
+        *whole = Inode::of(&self.path);
+        Ok(outcome)
     }
 
-    /// As [`holds`] of the shim; read only if the file has changed since.
-    pub(super) fn holds(&self, path: &Path) -> bool {
-        let now = Inode::of(path);
-        if now.is_some() && self.whole.lock().get(path).copied() == now {
-            return true;
-        }
-        let whole = holds(path, self.shim);
-        if whole {
-            self.note_whole(path);
-        }
-        whole
-    }
-
-    fn note_whole(&self, path: &Path) {
-        if let Some(inode) = Inode::of(path) {
-            self.whole.lock().insert(path.to_owned(), inode);
+    /// Keeps a file open that may be absent. One with a lease is opened by a thread, once the kernel has ended the lease.
+    fn keep_open(&self, path: &Path) {
+        let opened = match open_to_look(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.outlast_lease(path),
+            file => file.and_then(|file| keep(&self.open, file)),
+        };
+        if let Err(error) = opened {
+            tracing::warn!(
+                "{}: it is not kept open, so a tenant may take a lease on it: {error}",
+                path.display()
+            );
         }
     }
 
-    /// Forgets a file that is removed.
-    pub(super) fn forget(&self, path: &Path) {
-        self.whole.lock().remove(path);
-    }
-}
-
-impl Drop for ShimCopies {
-    fn drop(&mut self) {
-        self.taken = None;
-        if let Some(writer) = self.writer.take() {
-            // A writer that failed has said so.
-            drop(writer.join());
-        }
-    }
-}
-
-/// Writes copies whenever some are taken, until the node is closed.
-fn keep_ready(dir: &Path, shim: &[u8], ready: &Mutex<Vec<PathBuf>>, wanted: &Receiver<()>) {
-    let mut next = 0_u64;
-    loop {
-        while ready.lock().len() < READY {
-            let path = dir.join(next.to_string());
-            if let Err(error) = write_copy(&path, shim) {
-                tracing::warn!("{}: no copy of the shim is made ahead: {error}", path.display());
-                return;
+    fn outlast_lease(&self, path: &Path) -> io::Result<()> {
+        tracing::warn!(
+            "{}: a process of a tenant has a lease on it, which the kernel ends within a minute",
+            path.display()
+        );
+        // By its inode: the name may soon be its successor's.
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let inode = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let open = Arc::clone(&self.open);
+        let waits = move || {
+            let opened = File::open(format!("/proc/self/fd/{}", inode.as_raw_fd()));
+            if let Err(error) = opened.and_then(|file| keep(&open, file)) {
+                tracing::warn!("a file with a lease is not kept open: {error}");
             }
-            next += 1;
-            ready.lock().push(path);
-            if wanted.try_recv() == Err(TryRecvError::Disconnected) {
-                return;
-            }
-        }
-        if wanted.recv().is_err() {
-            return;
-        }
+        };
+        thread::Builder::new().name("aliquot-lease".to_owned()).spawn(waits).map(drop)
     }
 }
 
-fn write_copy(path: &Path, shim: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o444).open(path)?;
-    file.write_all(shim)?;
-    // The mode given at creation is cut by the umask.
-    file.set_permissions(fs::Permissions::from_mode(0o444))
+/// FNV-1a: tells versions apart that share a number. Whether a file is whole is decided by its bytes.
+fn fingerprint(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn keep(open: &OpenFiles, file: File) -> io::Result<()> {
+    let inode = file.metadata()?.ino();
+    open.lock().entry(inode).or_insert(file);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn shared(state: &Path) -> SharedShim {
+        SharedShim::of(state, b"shim")
+    }
+
     #[test]
-    fn shim_copies_are_files_of_their_own_and_read_once() {
+    fn shim_is_placed_once_and_kept_open_across_versions() {
         let state = tempfile::tempdir().unwrap();
-        let copies = ShimCopies::start(state.path(), b"shim", &Selinux::ignored()).unwrap();
-        let paths: Vec<PathBuf> = (0..40).map(|n| state.path().join(format!("claim-{n}"))).collect();
-        let mut inodes = std::collections::BTreeSet::new();
-        for path in &paths {
-            while !copies.place(path).unwrap() {
-                thread::yield_now();
-            }
-            assert!(copies.holds(path) && inodes.insert(Inode::of(path).unwrap().number));
-        }
-        fs::remove_file(&paths[0]).unwrap();
-        fs::write(&paths[0], "spoilt").unwrap();
-        assert!(!copies.holds(&paths[0]));
-        copies.forget(&paths[0]);
-        assert_eq!(copies.whole.lock().len(), paths.len() - 1);
+        let disk = Disk::default();
+        let other = SharedShim::of(state.path(), b"another version");
+        other.hold(&disk, &Selinux::ignored()).unwrap();
+        drop(other);
+        fs::write(state.path().join("shims/7"), "a copy made ahead").unwrap();
+        let shim = shared(state.path());
+        shim.hold(&disk, &Selinux::ignored()).unwrap();
+        assert_eq!((shim.open.lock().len(), fs::read_dir(shim.dir()).unwrap().count()), (2, 2));
+        let before = Inode::of(shim.path()).unwrap();
+        assert_eq!(shim.ensure(&disk).unwrap(), WriteOutcome::Nothing);
+        assert_eq!(Inode::of(shim.path()), Some(before));
+        fs::remove_file(shim.path()).unwrap();
+        fs::write(shim.path(), "spoilt").unwrap();
+        assert_eq!(shim.ensure(&disk).unwrap(), WriteOutcome::Something);
+        assert_eq!(fs::read(shim.path()).unwrap(), b"shim");
+        let kept: Vec<u64> = shim.open.lock().keys().copied().collect();
+        assert!(kept.contains(&before.number) && kept.contains(&Inode::of(shim.path()).unwrap().number));
     }
 }

@@ -9,7 +9,7 @@ use aliquot_core::plan::{Plan, Undo};
 use aliquot_core::ports::{BackendError, ExpectedPartition, PartitionAt};
 
 use super::execute::Hands;
-use super::{PrepareError, preload};
+use super::PrepareError;
 use crate::checkpoint::PartitionProgress;
 use crate::grant_file;
 
@@ -38,7 +38,6 @@ pub(crate) fn run_undo(
         }
     }
     let dir = grant_file::claim_dir(&hands.grants, &plan.claim);
-    preload::forget(&dir, hands.shims);
     hands.disk.remove_tree(&dir).map_err(|e| grant_error(plan, &dir, e))
 }
 

@@ -188,8 +188,12 @@ impl Bench {
     /// Prepares and unprepares one claim; returns the number of its devices, and of which version its shim was.
     async fn use_claim(&self, number: usize) -> Result<(usize, Release), String> {
         let devices = self.prepare(number).await?;
-        let path = self.world.state().join(format!("grants/c{number}/libaliquot.so"));
-        let shim = fs::read(path).unwrap();
+        let cdi = self.world.state().join(format!("cdi/aliquot.dev-claim-c{number}.json"));
+        let cdi: serde_json::Value = serde_json::from_slice(&fs::read(cdi).unwrap()).unwrap();
+        let mounts = cdi["devices"][0]["containerEdits"]["mounts"].as_array().unwrap();
+        let paths = mounts.iter().map(|mount| mount["hostPath"].as_str().unwrap());
+        let shim = paths.into_iter().find(|path| path.ends_with("/libaliquot.so")).unwrap();
+        let shim = fs::read(shim).unwrap();
         let release = [Release::Current, Release::Next].into_iter().find(|release| release.shim() == shim);
         self.unprepare(number).await?;
         Ok((devices, release.unwrap()))

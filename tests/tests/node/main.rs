@@ -20,4 +20,5 @@ mod prepare_random;
 mod recover;
 mod selinux;
 mod service;
+mod shared_shim;
 mod state_directory;

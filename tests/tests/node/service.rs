@@ -244,6 +244,12 @@ fn shared_partition_survives_the_failure_of_its_maker() {
     }
 }
 
+/// The file that containers of all claims of the agent load the shim from.
+fn shared_shim(world: &World) -> PathBuf {
+    let version = fs::read_dir(world.state().join("shims")).unwrap().next().unwrap().unwrap();
+    version.path().join("libaliquot.so")
+}
+
 /// Files of a claim are not synced; the journal is, and the next start compares each file with it.
 #[test]
 fn files_lost_with_the_power_are_made_again() {
@@ -256,8 +262,7 @@ fn files_lost_with_the_power_are_made_again() {
     let share =
         fs::read_dir(&claim).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
     drop(service);
-    let mut files: Vec<PathBuf> =
-        ["libaliquot.so", "ld.so.preload"].iter().map(|name| claim.join(name)).collect();
+    let mut files = vec![claim.join("ld.so.preload"), shared_shim(&world)];
     files.extend(["grant.json", "limits", "usage"].iter().map(|name| share.join(name)));
     files.push(world.state().join("cdi/aliquot.dev-claim-c0.json"));
     for path in files {
