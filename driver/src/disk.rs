@@ -169,6 +169,18 @@ impl Disk {
         })
     }
 
+    /// As [`Disk::place`], with a hole after the bytes, up to this length. The disk may have no room for the hole later.
+    ///
+    /// # Errors
+    /// The disk refuses; the earlier file is as it was.
+    pub fn place_with_hole(&self, path: &Path, bytes: &[u8], length: u64, mode: Mode) -> io::Result<()> {
+        self.replace_by(path, mode, |file| {
+            self.seam.before("write")?;
+            file.write_all(bytes)?;
+            file.set_len(length)
+        })
+    }
+
     fn replace_by(
         &self,
         path: &Path,

@@ -7,8 +7,10 @@
 //!   governor ─change─▶ limits (in place)        usage ─Watched::reap─▶ memory of exited processes is released
 //! ```
 //!
-//! A file gets its name once its content is complete and all its blocks are allocated. So a full disk is an error here, and
-//! not `SIGBUS` in a tenant's store. From then on the files are changed in place only, so that every mapping shows the change.
+//! A file gets its name once its content is complete and its blocks are allocated: of `usage` those of the header and the first 128
+//! slots, since few grants need more. A process has others allocated before it takes such a slot. So a full disk is an error, and
+//! not `SIGBUS` in a tenant's store. On tmpfs a hole cannot even be read when there is no room, so there all blocks are allocated.
+//! From then on the files are changed in place only, so that every mapping shows the change.
 //! `usage` is never replaced while its claim exists; a truncated file gets its length back, not its old content.
 //!
 //! | file | mode | access control |
@@ -42,6 +44,7 @@ use aliquot_core::partition::{Isolation, Part, ShareSupport};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::term::UNGOVERNED;
 use nix::libc;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::disk::{Disk, Mode};
 use crate::state_dir::{file, wait};
@@ -216,7 +219,14 @@ impl GrantPaths {
     fn ensure_usage(&self, disk: &Disk) -> io::Result<WriteOutcome> {
         let path = self.usage();
         let Some(length) = length_of(&path)? else {
-            disk.place(&path, Image::of_usage()?.bytes(), Mode::Tenant)?;
+            let mut image = Image::of_usage()?;
+            let on_disk = if reads_of_holes_take_room(&self.dir) {
+                layout::usage::BYTES
+            } else {
+                layout::usage::FIRST_BYTES
+            };
+            let first = image.bytes().get(..on_disk).unwrap_or_default();
+            disk.place_with_hole(&path, first, bytes_of(layout::usage::BYTES), Mode::Tenant)?;
             return Ok(WriteOutcome::Something);
         };
         if length == layout::usage::BYTES && Image::read(&path, length)?.usage().is_ok() {
@@ -284,6 +294,11 @@ pub fn read(limits: &Path) -> io::Result<Limits> {
         };
         io::Error::new(io::ErrorKind::InvalidData, words)
     })
+}
+
+/// Whether a mapping cannot be read where the file has a hole and the file system is full: tmpfs puts a page behind it.
+fn reads_of_holes_take_room(dir: &Path) -> bool {
+    statfs(dir).map_or(true, |found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
 /// Length of a file; `None`: it does not exist. Anything but a plain file is an error.

@@ -161,6 +161,15 @@ pub(crate) fn touch(file: c_int) {
     unsafe { libc::syscall(libc::SYS_utimensat, file, path, times, 0) };
 }
 
+/// Has the file system allocate a part of a file, whose length stays; whether it did.
+pub(crate) fn allocate(file: c_int, from: u64, length: u64) -> bool {
+    let (Ok(from), Ok(length)) = (libc::off_t::try_from(from), libc::off_t::try_from(length)) else {
+        return false;
+    };
+    // SAFETY: plain numbers; a bad descriptor is an error.
+    unsafe { libc::syscall(libc::SYS_fallocate, file, libc::FALLOC_FL_KEEP_SIZE, from, length) == 0 }
+}
+
 /// The file of a name in a directory, which is not opened.
 pub(crate) fn file_id_in(directory: &File, name: &CStr) -> Option<FileId> {
     id_of(status(directory.0, name)?)

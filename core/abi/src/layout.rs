@@ -168,6 +168,11 @@ pub mod usage {
     pub const SLOT_BYTES: usize = 128;
     /// Number of slots: most processes of one grant that hold device memory at once.
     pub const SLOT_COUNT: usize = 1024;
+    /// Number of the first slots, whose blocks on disk are there from the beginning. Before a process takes another slot it has the
+    /// file system allocate that, since a store into a hole of a full disk ends a process.
+    pub const FIRST_SLOTS: usize = 128;
+    /// Bytes that are on disk from the beginning.
+    pub const FIRST_BYTES: usize = SLOTS + SLOT_BYTES * FIRST_SLOTS;
     /// Bytes of the file.
     pub const BYTES: usize = SLOTS + SLOT_BYTES * SLOT_COUNT;
 }

@@ -208,10 +208,20 @@ fn is_unbilled(slot: SlotView<'_>) -> bool {
 
 fn take_free(usage: Usage, me: Identity, mut purpose: Use<'_>) -> Option<AcquiredSlot> {
     let start = process::own_start()?;
-    let count = layout::usage::SLOT_COUNT;
-    let first = usize::try_from(me.pid.0).unwrap_or(0);
-    let places = (0..count).map(|step| (first + step) % count);
-    places.into_iter().find_map(|number| take_this(usage, number, (me, start), &mut purpose))
+    let near = layout::usage::FIRST_SLOTS;
+    let first = usize::try_from(me.pid.0).unwrap_or(0) % near;
+    let mut take = |number| take_this(usage, number, (me, start), &mut purpose);
+    let taken = (0..near).find_map(|step| take((first + step) % near));
+    taken.or_else(|| {
+        (near..layout::usage::SLOT_COUNT).take_while(|number| is_on_disk(usage, *number)).find_map(take)
+    })
+}
+
+/// Whether a slot behind the first ones may be stored to: one with an owner is on disk, and any other is put there.
+fn is_on_disk(usage: Usage, number: usize) -> bool {
+    let has_owner = || usage.view.slot(number).is_some_and(|slot| pid_of(slot).0 != 0);
+    let length = u64::try_from(layout::usage::SLOT_BYTES).unwrap_or(0);
+    has_owner() || usage.file().is_some_and(|file| sys::allocate(file, lock_place(number), length))
 }
 
 fn take_this(
