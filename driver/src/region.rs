@@ -52,7 +52,7 @@ use mapping::{Image, Mapping};
 
 pub use futex::{wait_any, wake};
 pub use live::{LimitsWritten, Live};
-pub(crate) use liveness::start_time;
+pub(crate) use liveness::{is_locked_or_absent, start_time};
 pub use watched::{Life, ReapOutcome, SeenProcess, UsageCopy, UsageFile};
 
 /// Name of the limits file in the directory of a share.

@@ -102,7 +102,7 @@ impl Usage {
         Some(found)
     }
 
-    /// Says to the process that watches the file that a launch waits and no process governs.
+    /// Says to the process that watches the file that a process begins to use it, or that a launch waits and no process governs.
     #[cold]
     pub(crate) fn touch(self) {
         if let Some(file) = self.file() {

@@ -17,9 +17,8 @@ use aliquot_core::grant::Grant;
 use aliquot_core::id::CardUuid;
 
 use super::card_watches::CardWatches;
-use super::observe::{ShareUse, observe};
-use super::store::{HeldClaim, NodeStore, NodeView};
-use crate::grant_file;
+use super::observe::{DormantUses, GovernorReports, ReadShare, ShareUse};
+use super::store::{NodeStore, NodeView};
 use crate::region;
 use crate::run::cards::{Cards, Reporter};
 use crate::run::governor::{Governor, Scope, leader_locks};
@@ -37,14 +36,15 @@ pub struct Governors {
     cards: Arc<dyn Cards + Send + Sync>,
     running: BTreeMap<CardUuid, Governor>,
     watches: CardWatches,
+    dormant: DormantUses,
 }
 
 /// A card of which shares are limited.
-struct LimitedCard<'g> {
+struct LimitedCard<'s> {
     visible: CardUuid,
     /// One of its shares.
-    grant: &'g Grant,
-    place: region::GrantPaths,
+    grant: &'s Grant,
+    place: &'s region::GrantPaths,
     /// Directories of all.
     shares: BTreeSet<PathBuf>,
 }
@@ -56,7 +56,7 @@ impl Governors {
     #[must_use]
     pub fn new(state: PathBuf, grants: PathBuf, cards: Arc<dyn Cards + Send + Sync>) -> Self {
         let watches = CardWatches::new(Arc::clone(&cards), &state);
-        Self { state, grants, cards, running: BTreeMap::new(), watches }
+        Self { state, grants, cards, running: BTreeMap::new(), watches, dormant: DormantUses::default() }
     }
 
     /// The same; a lost card is on trial for so long.
@@ -64,21 +64,6 @@ impl Governors {
     pub fn with_trial(mut self, trial: Duration) -> Self {
         self.watches.trial = trial;
         self
-    }
-
-    fn limited<'v>(&self, claims: &'v [HeldClaim]) -> BTreeMap<CardUuid, LimitedCard<'v>> {
-        let mut cards = BTreeMap::new();
-        for grant in claims.iter().flat_map(|claim| &claim.grants) {
-            let place = grant_file::place(&self.grants, &grant.claim, &grant.share);
-            // A claim in the making, or one without limits, has none.
-            let Ok(limits) = region::read(&place.limits()) else { continue };
-            let Ok(visible) = CardUuid::new(limits.card.as_str()) else { continue };
-            let dir = place.dir.clone();
-            let shares = BTreeSet::new();
-            let card = cards.entry(visible.clone()).or_insert(LimitedCard { visible, grant, place, shares });
-            card.shares.insert(dir);
-        }
-        cards
     }
 
     fn start(&mut self, limited: &LimitedCard<'_>, cards: &Inventory) {
@@ -111,10 +96,25 @@ impl Governors {
     }
 }
 
+/// The cards of which these shares are limited.
+fn limited<'s>(shares: &'s [ReadShare<'_>]) -> BTreeMap<CardUuid, LimitedCard<'s>> {
+    let mut cards = BTreeMap::new();
+    for ReadShare { grant, place, limits } in shares {
+        // A claim in the making, or one without limits, has none.
+        let Ok(limits) = limits else { continue };
+        let Ok(visible) = CardUuid::new(limits.card.as_str()) else { continue };
+        let shares = BTreeSet::new();
+        let card = cards.entry(visible.clone()).or_insert(LimitedCard { visible, grant, place, shares });
+        card.shares.insert(place.dir.clone());
+    }
+    cards
+}
+
 impl CardsInUse for Governors {
     fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> Vec<ShareUse> {
         self.watches.follow(view, node);
-        let limited = self.limited(&view.claims);
+        let shares = ReadShare::all(&self.grants, &view.claims);
+        let limited = limited(&shares);
         self.running.retain(|visible, _| limited.contains_key(visible));
         for (visible, limited) in &limited {
             match self.running.get(visible) {
@@ -125,7 +125,10 @@ impl CardsInUse for Governors {
                 None => {}
             }
         }
-        let unshimmed = self.running.values().flat_map(Governor::unshimmed).collect();
-        observe(&self.grants, &view.claims, &unshimmed)
+        let reports = GovernorReports {
+            unshimmed: self.running.values().flat_map(Governor::unshimmed).collect(),
+            dormant: self.running.values().map(Governor::dormant).collect(),
+        };
+        self.dormant.observe(&shares, &reports)
     }
 }

@@ -1,10 +1,13 @@
 //! What regions show of shares: whether the shim holds their limits, and what they use.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use aliquot_abi::limits::{ComputePolicy, MemoryLimit};
+use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
+use aliquot_core::grant::Grant;
 use aliquot_core::id::{ClaimUid, ShareName};
 use aliquot_core::units::Bytes;
 
@@ -12,7 +15,7 @@ use super::store::HeldClaim;
 use crate::clock;
 use crate::grant_file;
 use crate::ports::Truth;
-use crate::region::{self, Life, UsageCopy, UsageFile};
+use crate::region::{self, GrantPaths, Life, UsageCopy, UsageFile};
 use crate::run::governor::UnshimmedProcess;
 
 /// One share, as its region shows it.
@@ -79,39 +82,60 @@ impl EnforcementState {
     }
 }
 
-/// What the regions of these claims show.
-#[must_use]
-pub(super) fn observe(
-    grants: &Path,
-    claims: &[HeldClaim],
-    unshimmed: &BTreeMap<PathBuf, UnshimmedProcess>,
-) -> Vec<ShareUse> {
-    let shares = claims.iter().flat_map(|claim| &claim.grants);
-    let observed = shares.map(|grant| {
-        let place = grant_file::place(grants, &grant.claim, &grant.share);
-        let (claim, share) = (grant.claim.clone(), grant.share.clone());
-        let nothing = |enforcement| ShareUse {
-            claim: claim.clone(),
-            share: share.clone(),
+/// A share with its limits, read once for all that need them.
+pub(super) struct ReadShare<'v> {
+    pub(super) grant: &'v Grant,
+    pub(super) place: GrantPaths,
+    pub(super) limits: io::Result<Limits>,
+}
+
+/// What the governors know of shares.
+#[derive(Default)]
+pub(super) struct GovernorReports {
+    /// Shares with a process that uses the card without the shim.
+    pub(super) unshimmed: BTreeMap<PathBuf, UnshimmedProcess>,
+    /// Shares that no process uses, each with a number that differs for each time that it became so.
+    pub(super) dormant: Vec<Arc<BTreeMap<PathBuf, u64>>>,
+}
+
+/// What was observed of dormant shares, with their number and the generation of their limits then.
+#[derive(Default)]
+pub(super) struct DormantUses(BTreeMap<PathBuf, (u64, u64, ShareUse)>);
+
+// === impl ReadShare ===
+
+impl<'v> ReadShare<'v> {
+    /// The shares of these claims.
+    pub(super) fn all(grants: &Path, claims: &'v [HeldClaim]) -> Vec<Self> {
+        let read = |grant: &'v Grant| {
+            let place = grant_file::place(grants, &grant.claim, &grant.share);
+            Self { grant, limits: region::read(&place.limits()), place }
+        };
+        claims.iter().flat_map(|claim| &claim.grants).map(read).collect()
+    }
+
+    fn with(&self, enforcement: EnforcementState) -> ShareUse {
+        ShareUse {
+            claim: self.grant.claim.clone(),
+            share: self.grant.share.clone(),
             enforcement,
             used: Bytes(0),
             denied: 0,
             device_nanos: 0,
             throttled: false,
-        };
-        if !place.limits().exists() {
-            return nothing(EnforcementState::Hardware);
         }
-        let (limits, seen) = match (region::read(&place.limits()), UsageCopy::of(&place.usage())) {
-            (Ok(limits), Ok(seen)) => (limits, seen),
-            (Err(error), _) => return nothing(EnforcementState::Broken(format!("limits: {error}"))),
-            (_, Err(error)) => return nothing(EnforcementState::Broken(format!("usage: {error}"))),
+    }
+
+    fn observe(&self, limits: &Limits, unshimmed: Option<&UnshimmedProcess>) -> ShareUse {
+        let seen = match UsageCopy::of(&self.place.usage()) {
+            Ok(seen) => seen,
+            Err(error) => return self.with(EnforcementState::Broken(format!("usage: {error}"))),
         };
         let unlimited = limits.memory == MemoryLimit::Unlimited && limits.policy == ComputePolicy::Unlimited;
         let alive = seen.processes.iter().any(|process| process.life != Life::Dead);
         let enforcement = if unlimited {
             EnforcementState::Hardware
-        } else if let Some(process) = unshimmed.get(&place.dir) {
+        } else if let Some(process) = unshimmed {
             EnforcementState::Bypassed(named(process))
         } else if alive || seen.high_water.0 > 0 || seen.reaped > 0 {
             EnforcementState::Observed
@@ -119,10 +143,46 @@ pub(super) fn observe(
             EnforcementState::Unused
         };
         let (used, denied, device_nanos) = (seen.total, seen.denied, seen.device_nanos);
-        let throttled = alive && throttled(&place.usage());
-        ShareUse { used, denied, device_nanos, throttled, ..nothing(enforcement) }
-    });
-    observed.collect()
+        let throttled = alive && throttled(&self.place.usage());
+        ShareUse { used, denied, device_nanos, throttled, ..self.with(enforcement) }
+    }
+}
+
+// === impl GovernorReports ===
+
+impl GovernorReports {
+    fn dormant(&self, share: &Path) -> Option<u64> {
+        self.dormant.iter().find_map(|of_card| of_card.get(share).copied())
+    }
+}
+
+// === impl DormantUses ===
+
+impl DormantUses {
+    /// What the regions of these shares show. One that stayed dormant is not read again.
+    pub(super) fn observe(&mut self, shares: &[ReadShare<'_>], reports: &GovernorReports) -> Vec<ShareUse> {
+        let mut known = std::mem::take(&mut self.0);
+        let observed = shares.iter().map(|share| {
+            let limits = match &share.limits {
+                Ok(limits) => limits,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return share.with(EnforcementState::Hardware);
+                }
+                Err(error) => return share.with(EnforcementState::Broken(format!("limits: {error}"))),
+            };
+            let dir = &share.place.dir;
+            let Some(number) = reports.dormant(dir) else {
+                return share.observe(limits, reports.unshimmed.get(dir));
+            };
+            let found = match known.remove(dir) {
+                Some((then, generation, found)) if (then, generation) == (number, limits.generation) => found,
+                _ => share.observe(limits, None),
+            };
+            self.0.insert(dir.clone(), (number, limits.generation, found.clone()));
+            found
+        });
+        observed.collect()
+    }
 }
 
 /// A process, by a name that its program chose.

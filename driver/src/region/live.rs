@@ -1,7 +1,7 @@
 //! Limits that change often while their tenants run: mapped once, written in place.
 
-use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 
 use crate::state_dir::{file, wait};
 use aliquot_abi::layout::limits;
@@ -15,8 +15,8 @@ use super::{GrantPaths, bytes_of, fault, open};
 #[derive(Debug)]
 pub struct Live {
     mapping: Mapping,
-    /// Locked during each change: others may change limits as well.
-    lock: File,
+    /// Locked during each change: others may change limits as well. Opened for it, so that many grants need no descriptor each.
+    lock: PathBuf,
 }
 
 // === impl Live ===
@@ -33,8 +33,7 @@ impl Live {
         }
         let mapping = Mapping::of(&file, limits::BYTES)?;
         mapping.limits().map_err(fault)?;
-        let lock = file::to_lock(&place.lock)?;
-        Ok(Self { mapping, lock })
+        Ok(Self { mapping, lock: place.lock.clone() })
     }
 
     /// The present limits.
@@ -68,7 +67,7 @@ impl Live {
     /// # Errors
     /// No record is complete, or the lock cannot be taken.
     pub fn change(&mut self, change: impl FnOnce(&Limits) -> Option<Limits>) -> io::Result<LimitsWritten> {
-        let lock = wait::lock(self.lock.try_clone()?, wait::LONGEST, |_| {})?;
+        let lock = wait::lock(file::to_lock(&self.lock)?, wait::LONGEST, |_| {})?;
         let now = self.read()?;
         let Some(next) = change(&now) else { return Ok(LimitsWritten::No) };
         let next = Limits { generation: now.generation + 1, ..next };

@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::layout::{slot, usage};
@@ -208,6 +209,13 @@ fn is_locked(usage: &File, mut lock: libc::flock) -> bool {
         Ok(_) => libc::c_int::from(lock.l_type) != libc::F_UNLCK,
         Err(_) => true,
     }
+}
+
+/// Whether any other process holds a lock in a usage file, as each with a slot does. Nothing of the file is read. This process must
+/// hold none: closing the file drops it.
+pub(crate) fn is_locked_or_absent(usage: &Path) -> bool {
+    let everything = libc::flock { l_len: 0, ..byte_lock(libc::F_WRLCK, 0) };
+    super::open_to_look(usage).map_or(true, |file| is_locked(&file, everything))
 }
 
 /// A record lock on one byte.

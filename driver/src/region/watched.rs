@@ -157,6 +157,14 @@ impl UsageFile {
         })
     }
 
+    /// Whether any slot has an owner, live or exited, or a reaper has not ended. A file without its header counts as used.
+    pub fn is_used(&self) -> bool {
+        let used = |view: UsageView<'_>| {
+            taken(view).next().is_some() || view.total().load(Ordering::SeqCst) & FREEZE != 0
+        };
+        self.view().map_or(true, used)
+    }
+
     /// Whether any owner of a slot is alive, or any process still has memory of an exited owner.
     ///
     /// # Errors

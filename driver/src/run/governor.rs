@@ -19,7 +19,9 @@
 //! | a tenant is limited | the next tick |
 //! | no tenant is limited | a demand word changes; at most 50 ms, to find new grants and exited processes |
 //! | no grant limits anything | claims come or go; at most a minute |
+//! | the agent owns the grants, and no process uses them | a process touches one; at most a second (module `dormant`) |
 
+mod dormant;
 mod grant;
 mod news;
 mod owners;
@@ -44,6 +46,7 @@ use super::cards::{Meter, Window};
 use crate::clock::monotonic;
 use crate::disk::Disk;
 use crate::region::{GrantPaths, Live, ReapOutcome, UsageFile, wait_any};
+use dormant::{ArmedWatch, DormantCompute, DormantShares, LOCKS};
 use grant::{GovernedGrant, terms};
 use news::{Candidate, FileWatch, GovernorRequest, GovernorRequests, Heard};
 pub use news::{leader_locks, remove_leader_locks};
@@ -90,6 +93,8 @@ struct Reign<'s> {
     /// The card's shares, if their owner is in this process.
     register: Option<&'s Register>,
     grants: BTreeMap<PathBuf, GovernedGrant>,
+    /// Registered shares that no process uses; `None`: every share is served.
+    dormant: Option<DormantShares>,
     rounding: Rounding,
     looked_at: Option<Nanos>,
     /// The watch on claims that come and go; `None`: no inotify instance is available.
@@ -152,6 +157,13 @@ impl Governor {
     #[must_use]
     pub fn unshimmed(&self) -> BTreeMap<PathBuf, UnshimmedProcess> {
         self.register.as_ref().map(|register| register.unshimmed()).unwrap_or_default()
+    }
+
+    /// Shares that no process uses, each with a number that differs for each time that it became so; of a governor that was started
+    /// with [`Self::start_of_owner`].
+    #[must_use]
+    pub fn dormant(&self) -> Arc<BTreeMap<PathBuf, u64>> {
+        self.register.as_ref().map(|register| register.dormant()).unwrap_or_default()
     }
 
     /// Resigns before this process is stopped.
@@ -219,6 +231,7 @@ impl<'s> Reign<'s> {
             scope,
             register,
             grants: BTreeMap::new(),
+            dormant: register.and_then(|_| DormantShares::new(monotonic())),
             rounding: Rounding::new(),
             looked_at: None,
             claims,
@@ -231,6 +244,8 @@ impl<'s> Reign<'s> {
     /// Finds grants that came or went, and reaps exited processes; every [`LOOK`].
     fn look(&mut self) {
         let now = monotonic();
+        let woken = self.dormant.as_mut().map(|dormant| dormant.take_woken(now)).unwrap_or_default();
+        woken.iter().for_each(|dir| self.serve(now, dir));
         let due = |at: Nanos| Duration::from_nanos(now.minus(at).0) >= LOOK;
         if !self.looked_at.is_none_or(due) {
             return;
@@ -241,16 +256,16 @@ impl<'s> Reign<'s> {
             None => Arc::new(shares_below(&self.scope.grants)),
         };
         self.grants.retain(|dir, _| there.contains(dir));
+        if let Some(dormant) = &mut self.dormant {
+            dormant.retain(|dir| there.contains(dir));
+        }
         self.strangers.forget(now);
         self.unread = 0;
         for dir in &*there {
-            if self.grants.contains_key(dir) {
-                continue;
-            }
-            match self.grant_at(dir) {
-                ShareContent::Ours(grant) => drop(self.grants.insert(dir.clone(), *grant)),
-                ShareContent::Others => {}
-                ShareContent::Unread => self.unread += 1,
+            if !self.grants.contains_key(dir)
+                && !self.dormant.as_ref().is_some_and(|dormant| dormant.have(dir))
+            {
+                self.take_up(now, dir);
             }
         }
         let before = self.grants.len();
@@ -265,29 +280,78 @@ impl<'s> Reign<'s> {
         });
         self.unread += before - self.grants.len();
         self.grants.values_mut().for_each(|grant| grant.owners.forget(now));
-        if let Some(register) = self.register {
-            let found =
-                |(dir, grant): (&PathBuf, &mut GovernedGrant)| Some((dir.clone(), grant.unshimmed.first()?));
-            register.report(self.grants.iter_mut().filter_map(found).collect());
+        let Some(register) = self.register else { return };
+        let found =
+            |(dir, grant): (&PathBuf, &mut GovernedGrant)| Some((dir.clone(), grant.unshimmed.first()?));
+        let unshimmed = self.grants.iter_mut().filter_map(found).collect();
+        self.rest_quiet_grants(now);
+        let dormant = self.dormant.as_ref().map(DormantShares::numbers);
+        register.report(unshimmed, dormant.unwrap_or_default());
+    }
+
+    /// Begins with a share that has come. One that no process uses is dormant from the start.
+    fn take_up(&mut self, now: Nanos, dir: &Path) {
+        // Before the slots are read: a process that takes one from now on raises an event.
+        let watch = self.dormant.as_ref().and_then(|dormant| dormant.arm(dir));
+        match (self.grant_at(now, dir), watch) {
+            (ShareContent::Ours(mut grant), Some(watch)) if !grant.usage.is_used() => {
+                self.rest_grant(now, dir, &mut grant, watch);
+            }
+            (ShareContent::Ours(grant), _) => drop(self.grants.insert(dir.to_owned(), *grant)),
+            (ShareContent::Others, _) => {}
+            (ShareContent::Unread, _) => self.unread += 1,
+        }
+    }
+
+    /// Serves a share that a process touched.
+    fn serve(&mut self, now: Nanos, dir: &Path) {
+        // One that cannot be read is taken up by the next look.
+        if let ShareContent::Ours(grant) = self.grant_at(now, dir) {
+            self.grants.insert(dir.to_owned(), *grant);
+        }
+    }
+
+    /// Closes the files of grants that no process uses.
+    fn rest_quiet_grants(&mut self, now: Nanos) {
+        let Some(dormant) = &self.dormant else { return };
+        let quiet = self.grants.iter().filter(|(_, grant)| grant.is_quiet(now));
+        let armed: Vec<(PathBuf, ArmedWatch)> =
+            quiet.filter_map(|(dir, _)| Some((dir.clone(), dormant.arm(dir)?))).collect();
+        for (dir, watch) in armed {
+            let Some(mut grant) = self.grants.remove(&dir) else { continue };
+            match grant.is_quiet(now) {
+                true => self.rest_grant(now, &dir, &mut grant, watch),
+                false => drop(self.grants.insert(dir, grant)),
+            }
+        }
+    }
+
+    fn rest_grant(&mut self, now: Nanos, dir: &Path, grant: &mut GovernedGrant, watch: ArmedWatch) {
+        grant.leave();
+        let compute =
+            if grant.tenant.is_some() { DormantCompute::Limited } else { DormantCompute::Unlimited };
+        if let Some(dormant) = &mut self.dormant {
+            dormant.insert(now, dir, watch, compute);
         }
     }
 
     /// The grant in a share's directory.
-    fn grant_at(&self, dir: &Path) -> ShareContent {
+    fn grant_at(&self, now: Nanos, dir: &Path) -> ShareContent {
         let place = GrantPaths { dir: dir.to_owned(), lock: self.scope.writers.clone() };
         if !place.limits().exists() {
             return ShareContent::Others;
         }
         let opened = Live::open(&place).and_then(|limits| Ok((limits.read()?, limits)));
-        let Ok((now, limits)) = opened else { return ShareContent::Unread };
-        if now.card.as_str() != self.scope.visible {
+        let Ok((found, limits)) = opened else { return ShareContent::Unread };
+        if found.card.as_str() != self.scope.visible {
             return ShareContent::Others;
         }
         match UsageFile::open(&place.usage()) {
             Ok(usage) => {
-                let (tenant, owners) = (terms(&now).map(Tenant::new), Owners::default());
+                let (tenant, owners) = (terms(&found).map(Tenant::new), Owners::default());
                 let unshimmed = UnshimmedProcesses::default();
-                ShareContent::Ours(Box::new(GovernedGrant { limits, usage, tenant, owners, unshimmed }))
+                let grant = GovernedGrant { limits, usage, tenant, owners, unshimmed, since: now };
+                ShareContent::Ours(Box::new(grant))
             }
             Err(_) => ShareContent::Unread,
         }
@@ -324,7 +388,8 @@ impl<'s> Reign<'s> {
     /// The driver's last window, if any grant limits compute, after each of its processes is assigned to a grant or to none.
     fn window(&mut self, now: Nanos) -> Option<Window> {
         self.grants.values_mut().for_each(|grant| grant.note_owners(now));
-        let is_limited = self.grants.values().any(|grant| grant.tenant.is_some());
+        let is_limited = self.grants.values().any(|grant| grant.tenant.is_some())
+            || self.dormant.as_ref().is_some_and(DormantShares::limit_compute);
         let window = self.scope.meter.as_mut().filter(|_| is_limited)?.window(now)?;
         for pid in window.processes.iter().filter(|spent| spent.percent > 0).map(|spent| spent.pid) {
             let mut governed = self.grants.values().filter(|grant| grant.tenant.is_some());
@@ -332,6 +397,7 @@ impl<'s> Reign<'s> {
                 continue;
             }
             let started = StartedGrants::of(pid, &self.scope.grants);
+            self.serve_started(now, &started);
             let mut limited = self.grants.iter_mut().filter(|(_, grant)| grant.tenant.is_some());
             match limited.find(|(dir, _)| started.is_under(dir)) {
                 Some((_, grant)) => {
@@ -342,6 +408,15 @@ impl<'s> Reign<'s> {
             }
         }
         Some(window)
+    }
+
+    /// Serves the dormant share that a process was started under: it uses the card, and takes no slot.
+    fn serve_started(&mut self, now: Nanos, started: &StartedGrants) {
+        let Some(dormant) = &mut self.dormant else { return };
+        let of_process = dormant.numbers().keys().find(|dir| started.is_under(dir)).cloned();
+        if let Some(dir) = of_process.filter(|dir| dormant.remove(dir)) {
+            self.serve(now, &dir);
+        }
     }
 
     /// Sleeps until the next step or scan is due, a demand word changes, or the command's thread makes a request.
@@ -367,14 +442,16 @@ impl<'s> Reign<'s> {
         if self.register.is_some() {
             // A change of the register wakes the thread, and the shares are read at once.
             let calm = !limited && self.unread == 0;
-            shared.sleep(Some(if calm { CALM } else { LOOK }), None);
+            let dormant = self.dormant.as_ref().filter(|dormant| !dormant.numbers().is_empty());
+            let longest = if dormant.is_some() { LOCKS } else { CALM };
+            shared.sleep(Some(if calm { longest } else { LOOK }), dormant.map(DormantShares::as_fd));
             self.looked_at = self.looked_at.filter(|_| !calm);
             return;
         }
         let stirred = Duration::from_nanos(monotonic().minus(self.stirred_at).0) < SETTLING;
         let calm = !stirred && !limited && self.unread == 0 && self.claims.is_some();
         // A change without an event, such as a share added late to an existing claim, is found after the longest sleep.
-        shared.sleep(Some(if calm { CALM } else { LOOK }), self.claims.as_ref());
+        shared.sleep(Some(if calm { CALM } else { LOOK }), self.claims.as_ref().map(FileWatch::as_fd));
         if self.claims.as_ref().is_some_and(|claims| claims.take() != Heard::Nothing) {
             // The directory may have been replaced: it is watched again before the next scan.
             (self.stirred_at, self.looked_at, self.claims) = (monotonic(), None, None);

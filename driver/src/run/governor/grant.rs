@@ -26,7 +26,12 @@ pub(super) struct GovernedGrant {
     pub(super) owners: Owners,
     /// Those of them without the shim.
     pub(super) unshimmed: UnshimmedProcesses,
+    /// When a process began to use it, or may have.
+    pub(super) since: Nanos,
 }
+
+/// How long a share is served at least after it was touched.
+const SERVED: Nanos = Nanos::from_millis(1_000);
 
 impl GovernedGrant {
     /// The grant's own part of the card while other tenants work.
@@ -44,6 +49,23 @@ impl GovernedGrant {
     /// Whether memory of exited processes must be released. Limits that cannot be read count as limiting memory.
     pub(super) fn limits_memory(&self) -> bool {
         !self.limits.read().is_ok_and(|now| now.memory == MemoryLimit::Unlimited)
+    }
+
+    /// Whether no process uses it, or did so lately.
+    pub(super) fn is_quiet(&self, now: Nanos) -> bool {
+        now.minus(self.since) >= SERVED
+            && self.owners.is_empty()
+            && self.unshimmed.is_empty()
+            && !self.usage.is_used()
+    }
+
+    /// Leaves the limits as they are to be while no step concerns them: the guarantee, and a governor that is missed once a launch
+    /// waits, so that its process touches the file.
+    pub(super) fn leave(&mut self) {
+        if let Some(tenant) = self.tenant {
+            self.publish(Tenant::new(tenant.terms));
+            self.lend(LoanExpiry::behind(monotonic()));
+        }
     }
 
     pub(super) fn word(&self) -> u32 {

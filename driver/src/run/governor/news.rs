@@ -129,12 +129,10 @@ impl GovernorRequests {
     }
 
     /// Waits for a request or an event of `watch`, at most `longest`; `None`: without a limit.
-    pub(super) fn sleep(&self, longest: Option<Duration>, watch: Option<&FileWatch>) {
+    pub(super) fn sleep(&self, longest: Option<Duration>, watch: Option<BorrowedFd<'_>>) {
         let _woken = match watch {
             None => wait(&mut [readable(self.asked.as_fd())], longest),
-            Some(watch) => {
-                wait(&mut [readable(self.asked.as_fd()), readable(watch.inotify.as_fd())], longest)
-            }
+            Some(watch) => wait(&mut [readable(self.asked.as_fd()), readable(watch)], longest),
         };
         // The eventfd is read before the request: no request is missed.
         let _asked = self.asked.read();
@@ -180,6 +178,11 @@ impl FileWatch {
         Self::of(dir, come | go | AddWatchFlags::IN_ONLYDIR)
     }
 
+    /// Readable once there are events.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
     /// The greatest event since the last call.
     pub(super) fn take(&self) -> Heard {
         let mut heard = Heard::Nothing;
@@ -220,6 +223,8 @@ impl Candidate {
             None => self.take_over()?,
         };
         self.clear();
+        // Of the few inotify instances that a user has, one a governor is left for dormant shares.
+        self.watch = None;
         Some(leader_lock)
     }
 
@@ -290,7 +295,7 @@ impl Candidate {
         };
         let since = TRIES.saturating_sub(self.tries).min(u32::BITS - 1);
         let again = Duration::from_millis(1_u64 << since).min(TRY_AGAIN);
-        shared.sleep((self.tries > 0).then_some(again), Some(watch));
+        shared.sleep((self.tries > 0).then_some(again), Some(watch.as_fd()));
         let heard = watch.take();
         self.tries = match heard {
             Heard::News | Heard::Call => TRIES,

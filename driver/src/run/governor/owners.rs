@@ -53,6 +53,10 @@ impl Owners {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// Forgets processes that exited long ago.
     pub(super) fn forget(&mut self, now: Nanos) {
         self.known.retain(|_, known| now.minus(known.seen_at) <= REMEMBERED);

@@ -13,6 +13,8 @@ use crate::disk::Seam;
 use crate::region::{read, wake};
 use crate::run::cards::ProcessTime;
 
+mod dormant;
+
 const CARD: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
 fn limits(policy: ComputePolicy, share_ppm: u32, card: &str) -> Limits {
@@ -58,6 +60,14 @@ fn wait_for(what: &str, mut there: impl FnMut() -> bool) -> Duration {
         std::thread::sleep(Duration::from_millis(1));
     }
     begun.elapsed()
+}
+
+/// What the shim does before the first reservation of a process.
+fn has_a_slot(usage: &UsageFile) {
+    let view = usage.view().unwrap();
+    let (slot, own) = (view.slot(0).unwrap(), std::process::id());
+    slot.start_time().store(crate::region::start_time(own).unwrap(), Ordering::SeqCst);
+    slot.owner().store(u64::from(own), Ordering::SeqCst);
 }
 
 /// What the shim does when a launch has to wait.
@@ -467,7 +477,9 @@ fn owners_governor_seizes_the_lead_and_serves_its_register() {
     let burst = grant(dir.path(), "burst", &limits(ComputePolicy::Burst, 250_000, CARD));
     let cap = grant(dir.path(), "cap", &limits(ComputePolicy::Cap, 500_000, CARD));
     let granted = || read(&burst.limits()).unwrap().granted_ppm;
-    [&burst, &cap].map(|place| UsageFile::open(&place.usage()).unwrap()).iter().for_each(is_limited);
+    let usages = [&burst, &cap].map(|place| UsageFile::open(&place.usage()).unwrap());
+    usages.iter().for_each(has_a_slot);
+    usages.iter().for_each(is_limited);
     let of_a_run = Governor::start(scope(dir.path())).unwrap();
     wait_for("a loan of the run's governor", || granted() == 500_000);
 

@@ -38,6 +38,10 @@ impl UnshimmedProcesses {
         self.found.remove(&pid);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
     /// The first live one.
     pub(super) fn first(&mut self) -> Option<UnshimmedProcess> {
         self.found.retain(|pid, start| start_time(*pid) == Some(*start));
