@@ -26,7 +26,7 @@ pub use decode::DecodeError;
 pub(crate) use execute::{CONTAINER_GRANTS, Hands, PrepareOutcome, access_edits, run_steps};
 pub(crate) use settings::{fault, recorded};
 pub(crate) use shims::SharedShim;
-pub(crate) use undo::{run_undo, unknown_claims};
+pub(crate) use undo::{remove_files, run_undo, unknown_claims};
 
 use std::io;
 
@@ -254,6 +254,14 @@ impl PrepareError {
             Some(PlanRefusal::Held { source, .. }) => source.holding_claims(),
             _ => Vec::new(),
         }
+    }
+
+    /// Whether the journal has no room on its disk.
+    pub(crate) fn is_for_room(&self) -> bool {
+        let no_room = |source: &io::Error| {
+            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        };
+        matches!(self, Self::Journal(JournalError::Disk { source, .. }) if no_room(source))
     }
 
     /// Whether another process took the place between the discovery of the cards and this.

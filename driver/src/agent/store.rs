@@ -113,8 +113,10 @@ impl NodeStore for NodeService {
     }
 
     fn release(&self, uid: &ClaimUid) -> Result<ReleaseOutcome, PrepareError> {
-        self.end_monitoring(uid)?;
-        Self::release(self, uid)
+        // Neither keeps the other from being given back.
+        let monitored = self.end_monitoring(uid);
+        let released = Self::release(self, uid);
+        monitored.and(released)
     }
 
     fn ending(&self, uid: &ClaimUid) -> Option<String> {

@@ -30,7 +30,7 @@ use super::state::{State, StateAccess, offers_of};
 use super::turns::{QueuePlace, Subject};
 use crate::checkpoint::{Change, ClaimKind, ClaimRecord, JournalEntry, PartitionProgress, Phase};
 use crate::prepare::{
-    PrepareError, PrepareOutcome, PreparedClaim, ReleaseOutcome, decode, run_steps, run_undo,
+    PrepareError, PrepareOutcome, PreparedClaim, ReleaseOutcome, decode, remove_files, run_steps, run_undo,
 };
 
 /// Most looks at cards of which partitions end meanwhile, for one decision.
@@ -199,18 +199,31 @@ impl<'s, O: StateAccess> NodeOperation<'s, O> {
 
     /// Undoes everything of a claim, and forgets it. The claim's turn is had.
     pub(super) fn undo_claim(&mut self, uid: &ClaimUid) -> Result<(), PrepareError> {
+        let begun = match self.begin_release(uid) {
+            Err(error) if error.is_for_room() => {
+                // The claim's own files are room enough for the journal. After a kill, recovery makes them again.
+                let plan = self.owner.with(|state| state.record(uid).map(|record| record.plan.clone()))?;
+                remove_files(&self.site.hands(), &plan)?;
+                self.begin_release(uid)?
+            }
+            begun => begun?,
+        };
+        let Some(place) = begun else { return Ok(()) };
+        place.wait();
+        self.undo_in_turn(uid)
+    }
+
+    /// Journals that a claim is released, and lines up for its cards; `None`: it is unknown.
+    fn begin_release(&mut self, uid: &ClaimUid) -> Result<Option<QueuePlace<'s>>, PrepareError> {
         let turns = &self.site.turns;
-        let place = self.owner.with(|state| {
+        self.owner.with(|state| {
             let Some(record) = state.claim(uid) else { return Ok(None) };
             let (phase, subjects) = (record.phase, cards_of(&record.plan));
             if phase == Phase::Prepared {
                 state.commit(Change::of([JournalEntry::Phase(uid.clone(), Phase::Releasing)]))?;
             }
-            Ok::<_, PrepareError>(Some(turns.line_up(subjects)))
-        })?;
-        let Some(place) = place else { return Ok(()) };
-        place.wait();
-        self.undo_in_turn(uid)
+            Ok(Some(turns.line_up(subjects)))
+        })
     }
 
     /// As [`NodeOperation::undo_claim`], with the turns of claim and cards had.

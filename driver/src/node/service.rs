@@ -29,6 +29,8 @@ pub struct NodeService {
     pub(super) state: Mutex<State>,
     /// Claims of which a release failed. A prepare takes its claim out again.
     pub(super) owed: Mutex<BTreeSet<ClaimUid>>,
+    /// Claims of which the file for monitoring could not be removed.
+    pub(super) owed_monitors: Mutex<BTreeSet<ClaimUid>>,
     /// Files of claims as prepares left them.
     pub(super) left: Mutex<FilesAsLeft>,
     /// Keeps other processes out.
@@ -62,7 +64,8 @@ impl StateAccess for LockedState<'_> {
 impl NodeService {
     pub(super) fn new(site: Site, state: State, lock: Option<Flock<File>>) -> Self {
         let (site, state) = (site.for_service(), Mutex::new(state));
-        let service = Self { site, state, owed: Mutex::default(), left: Mutex::default(), _lock: lock };
+        let (owed, owed_monitors) = (Mutex::default(), Mutex::default());
+        let service = Self { site, state, owed, owed_monitors, left: Mutex::default(), _lock: lock };
         for record in service.claims() {
             service.note_files(&record);
         }
@@ -111,15 +114,21 @@ impl NodeService {
             source: Box::new(source),
         };
         let offers = NodeOperation::new(&self.site, LockedState(&self.state)).offers().map_err(hardware)?;
+        self.owed_monitors.lock().retain(|uid| uid.as_str() != claim.uid);
         self.site.monitor(claim, results, &offers)
     }
 
     /// Removes what [`NodeService::monitor`] made; nothing is removed for other claims.
     ///
     /// # Errors
-    /// [`PrepareError`] if the CDI file cannot be removed.
+    /// [`PrepareError`] if the CDI file cannot be removed; the next call or [`NodeService::tend`] goes on.
     pub fn end_monitoring(&self, uid: &ClaimUid) -> Result<(), PrepareError> {
-        self.site.end_monitoring(uid)
+        let ended = self.site.end_monitoring(uid);
+        match &ended {
+            Ok(()) => drop(self.owed_monitors.lock().remove(uid)),
+            Err(_) => drop(self.owed_monitors.lock().insert(uid.clone())),
+        }
+        ended
     }
 
     /// The node now, with offers made anew for a server that keeps these fields.

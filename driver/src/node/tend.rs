@@ -3,7 +3,7 @@
 //! | found | done |
 //! |---|---|
 //! | a prepare or release that ended half way, as on a full disk | undone |
-//! | a release that failed before its first record | released |
+//! | a release that failed before its first record, or that could not remove a file | released |
 //! | files of a prepared claim, or of a monitoring one, were removed or altered | made again |
 //!
 //! Nothing waits for a claim or card in use: the next pass comes back to it. A pass over claims that are as they were reads
@@ -100,6 +100,13 @@ impl NodeService {
 
     fn tend_monitors(&self) -> Vec<String> {
         let mut lines = Vec::new();
+        let owed = self.owed_monitors.lock().clone();
+        for uid in owed {
+            lines.push(match self.end_monitoring(&uid) {
+                Ok(()) => format!("claim {uid}: its file for monitoring is removed"),
+                Err(error) => chain(&error),
+            });
+        }
         for (claim, spec) in self.site.monitors.lock().iter() {
             let (path, uid) = (self.site.cdi.path(spec.claim()), monitor_file(claim));
             let is_same = |left: &Vec<Stamp>| *left == [stamp(&path)];

@@ -8,8 +8,8 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::plan::{Plan, Undo};
 use aliquot_core::ports::{BackendError, ExpectedPartition, PartitionAt};
 
-use super::execute::Hands;
 use super::PrepareError;
+use super::execute::Hands;
 use crate::checkpoint::PartitionProgress;
 use crate::grant_file;
 
@@ -37,6 +37,16 @@ pub(crate) fn run_undo(
             }
         }
     }
+    remove_claim_dir(hands, plan)
+}
+
+/// Removes the files of a claim; its partitions stay.
+pub(crate) fn remove_files(hands: &Hands<'_>, plan: &Plan) -> Result<(), PrepareError> {
+    remove_cdi(hands, plan)?;
+    remove_claim_dir(hands, plan)
+}
+
+fn remove_claim_dir(hands: &Hands<'_>, plan: &Plan) -> Result<(), PrepareError> {
     let dir = grant_file::claim_dir(&hands.grants, &plan.claim);
     hands.disk.remove_tree(&dir).map_err(|e| grant_error(plan, &dir, e))
 }
