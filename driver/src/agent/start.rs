@@ -127,6 +127,7 @@ pub enum StartError {
 /// # Errors
 /// [`StartError`].
 pub fn run(settings: AgentSettings) -> Result<(), StartError> {
+    unused_pages::share_arenas();
     // A parent that has them blocked passes that on. Threads that are started later have this thread's mask.
     let ends: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     ends.thread_unblock().map_err(|errno| StartError::Runtime(errno.into()))?;
