@@ -57,7 +57,9 @@ pub(super) fn room_of_agent(site: &NodePaths, root: &NodeRoot) -> Finding {
 
 /// The disk of the local runs' state has room for ten runs.
 pub(super) fn room_of_runs(site: &NodePaths, root: &NodeRoot) -> Finding {
-    let needs = [Needs { dir: site.state.clone(), bytes: STATE }];
+    // Each run has a copy of the shim.
+    let shim = u64::try_from(aliquot_libraries::SHIM.len()).unwrap_or(u64::MAX >> 8);
+    let needs = [Needs { dir: site.state.clone(), bytes: shim + STATE }];
     let remedy =
         "free space on that file system, or name another directory with --state: on a full one no run starts";
     judge(root, &needs, "runs", "the state directory has", remedy)

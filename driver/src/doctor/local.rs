@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use nix::unistd::{AccessFlags, geteuid};
 
-use super::node_root::{NodeObject, NodeRoot};
+use super::node_root::{NodeObject, NodeRoot, permitted};
 use super::{CheckVerdict, Finding, NodePaths};
 use crate::checkpoint::{CardHealth, JournalFile};
 use crate::disk::Disk;
@@ -52,15 +52,13 @@ pub(super) fn state_directory(site: &NodePaths, root: &NodeRoot) -> Finding {
             "`aliquot run` refuses it until then",
         );
     }
-    match root.permits(path, AccessFlags::W_OK | AccessFlags::X_OK) {
-        NodeObject::Here(true) => {}
-        NodeObject::Here(false) | NodeObject::Absent => {
+    match permitted(path, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(true) => {}
+        Ok(false) => {
             let user = geteuid();
             return failed(format!("{}: found no write permission for user {user}", path.display()));
         }
-        NodeObject::Unreadable(error) => {
-            return Finding::unseen(STATE, format!("{}: {error}", path.display()));
-        }
+        Err(error) => return Finding::unseen(STATE, format!("{}: {error}", path.display())),
     }
     match load_obstacle(path) {
         Ok(None) => Finding::ok(STATE, format!("{} {found}", site.state.display())),
@@ -78,7 +76,8 @@ fn place(site: &NodePaths, root: &NodeRoot) -> Result<StatePlace, Finding> {
                 return Ok(StatePlace::Made(root.find(dir).map_err(unseen)?));
             }
             NodeObject::Here(_) => return Ok(StatePlace::Above(root.find(dir).map_err(unseen)?)),
-            NodeObject::Absent if root.exists(dir) => {
+            // The root of a host that is not there is no file.
+            NodeObject::Absent if dir.parent().is_some() && root.exists(dir) => {
                 let found = format!("{}: found a file, expected a directory", dir.display());
                 return Err(Finding::new(STATE, CheckVerdict::Failed, found, ELSEWHERE));
             }

@@ -139,12 +139,7 @@ impl NodeRoot {
 
     /// Whether this user has all these permissions for a file.
     pub(super) fn permits(&self, path: &Path, wanted: AccessFlags) -> NodeObject<bool> {
-        let ask = || match eaccess(&self.find(path)?, wanted) {
-            Ok(()) => Ok(true),
-            Err(Errno::EACCES | Errno::EROFS | Errno::EPERM) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        };
-        NodeObject::of(ask())
+        NodeObject::of(self.find(path).and_then(|found| permitted(&found, wanted)))
     }
 
     /// Group and mode of a file.
@@ -175,5 +170,14 @@ impl NodeRoot {
             }
         };
         NodeObject::of(ask())
+    }
+}
+
+/// Whether this user has all these permissions for a file that [`NodeRoot::find`] found.
+pub(super) fn permitted(found: &Path, wanted: AccessFlags) -> io::Result<bool> {
+    match eaccess(found, wanted) {
+        Ok(()) => Ok(true),
+        Err(Errno::EACCES | Errno::EROFS | Errno::EPERM) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }

@@ -61,7 +61,7 @@ impl Machine {
         let program = self.0.path().join("aliquot");
         copy_program(aliquot(), &program);
         let mut command = Command::new(program);
-        command.args(&self.words(more)[1..]).env_clear().env("HOME", "/home/user");
+        command.args(&self.words(more)[1..]).env_clear().env("HOME", "/users/one");
         let ended = command.uid(USER).gid(USER).current_dir(Path::new("/")).output().unwrap();
         (ended.status.code(), checks(&String::from_utf8(ended.stdout).unwrap()))
     }

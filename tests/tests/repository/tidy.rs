@@ -28,7 +28,7 @@ const ONLY: &[(&str, &[&str])] = &[
             "tests/",
         ],
     ),
-    ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/"]),
+    ("serde_saphyr", &["driver/src/manifest", "driver/src/cli/", "tests/"]),
     ("crc32c", &["driver/src/checkpoint", "tests/"]),
     ("clap", &["driver/src/cli", "driver/src/bin/", "tests/cluster/src/main.rs"]),
     ("k8s_openapi", &["driver/src/kube.rs", "driver/src/kube/"]),

@@ -21,7 +21,7 @@ fn registered(places: &[GrantPaths]) -> BTreeSet<PathBuf> {
 
 /// What the shim does when a process begins to use its grant.
 fn touch(place: &GrantPaths) {
-    let now = std::time::SystemTime::now();
+    let now = crate::clock::wall();
     OpenOptions::new().write(true).open(place.usage()).unwrap().set_modified(now).unwrap();
 }
 
