@@ -182,9 +182,9 @@ pub async fn run(
     follow_node(follows, parts.policy, parts.maintenance, stage);
     let pace = config.pace;
     let lost = lost_claims(config, &parts.reader, &parts.events, probes, &drains);
-    let publication = parts.publication.clone();
+    let slices = parts.publication.clone();
     let reporter =
-        Reporter::start(parts.status, parts.events, views.clone(), observed, publication, &metrics, pace);
+        Reporter::start(parts.status, parts.events, views.clone(), observed, slices, &metrics, pace);
     let service = ServiceParts {
         node: owned,
         maintenance: stages.clone(),
@@ -212,8 +212,7 @@ pub async fn run(
     };
     let handler = Arc::new(ClaimService::new(service));
     tokio::spawn(orphans::run(lost, Arc::<ClaimService>::clone(&handler)));
-    let services = Services { handler, health: health_list, registered };
-    let server = KubeletServer::start(paths, services)?;
+    let server = KubeletServer::start(paths, Services { handler, health: health_list, registered })?;
     tracing::info!("serving the kubelet");
     let mut agent = RunningAgent { server, state };
     let ended = agent.serve(node, stop).await;

@@ -43,6 +43,11 @@ fn is_understood(text: &str) -> Result<(), clap::Error> {
     for word in text.split_whitespace() {
         words.push(word.trim_matches(|c| "'\"[];\\".contains(c)).replace(['{', '}'], ""));
     }
+    if words.get(1).is_some_and(|word| word == "help")
+        && words.get(2).is_some_and(|word| word.chars().all(|c| c.is_ascii_uppercase()))
+    {
+        words.truncate(2);
+    }
     match Cli::command().try_get_matches_from(&words) {
         Ok(_) => Ok(()),
         Err(error) => match error.kind() {

@@ -155,7 +155,7 @@ pub async fn read(
                 return Err(ListError::NotServed { server, resource: resource.full, version });
             }
             Err(ListFailure::Forbidden) if resource.presence == Presence::Helpful => {
-                unread.push(resource.full)
+                unread.push(resource.full);
             }
             Err(ListFailure::Forbidden) => forbidden.push(resource.full),
             Err(ListFailure::Failed(error)) => return Err(request(error)),

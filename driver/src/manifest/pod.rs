@@ -156,7 +156,7 @@ pub(super) fn pod_spec(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, p
             key @ ("initContainers" | "containers") => {
                 for read in cx.each(value, &at, CONTAINERS_MAX, container) {
                     let role = if key == "containers" { ContainerRole::Main } else { read.role };
-                    sum.add(role, read.requests);
+                    sum.add(role, &read.requests);
                     pod.containers.push(read.container);
                 }
             }

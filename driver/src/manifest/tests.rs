@@ -71,7 +71,7 @@ fn memory_below_one_mebibyte_is_a_warning() {
     let cases = [
         ("memory: 8Gi", "memory: 8000", "capacity.requests.memory: found 8000 bytes, less than 1Mi"),
         ("memory: 8Gi", "memory: \"8000\"", "such as 8000Mi"),
-        ("memory: 8Gi", "aliquot.dev/memory: 16", "requests.aliquot.dev/memory: found 16 bytes"),
+        ("memory: 8Gi", "aliquot.dev/memory: 16", "requests[aliquot.dev/memory]: found 16 bytes"),
     ];
     for (was, is, expected) in cases {
         let (manifests, problems) = read("m.yaml", &CLAIM.replace(was, is));

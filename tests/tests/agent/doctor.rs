@@ -404,7 +404,8 @@ fn pains_of_a_first_installation_are_named_with_remedies() {
 fn full_disk_of_the_state_fails_before_claims_do() {
     let patient = Patient::healthy();
     let state = patient.at("var/lib/aliquot");
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"]).arg(&state).status();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"]).arg(&state).status();
     if !mounted.is_ok_and(|status| status.success()) {
         return println!("stood aside: cannot mount a small disk");
     }

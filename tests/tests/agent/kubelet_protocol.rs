@@ -246,10 +246,10 @@ async fn doubtful_amount_is_an_event_of_the_claim() {
     assert_eq!(
         texts,
         [
-            "claim test/claim-a: request `r0`: cores: found 300m, expected whole percent of a card; 1 is the next, and 30 is that \
-             part of a card",
-            "claim test/claim-a: request `r0`: memory: found 8000 bytes, less than 1Mi, which a share has at least; write it with its \
-             unit, such as 8000Mi",
+            "claim test/claim-a (a): request `r0`: cores: found 300m, expected whole percent of a card; 1 is the next, \
+             and 30 is that part of a card",
+            "claim test/claim-a (a): request `r0`: memory: found 8000 bytes, less than 1Mi, which a share has at least; \
+             write it with its unit, such as 8000Mi",
         ]
     );
     bench.agent.stop().await;

@@ -79,7 +79,10 @@ impl Node {
 
 /// What `aliquot doctor` finds of a machine by this check.
 pub(super) fn finding(machine: &Machine, check: &str) -> Value {
-    let mut doctor = machine.aliquot("doctor", &["-o", "json", "--metrics-address", "none"]);
+    let mut doctor = machine.aliquot(
+        "doctor",
+        &["-o", "json", "--metrics-address", "none", "--kubelet-root", "/var/lib/kubelet"],
+    );
     let output = doctor.arg("--host-root").arg("/").output().unwrap();
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     let mut checks = answer["checks"].as_array().unwrap().iter();

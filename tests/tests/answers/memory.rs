@@ -100,7 +100,7 @@ fn dump(file: &Path, form: &str) -> u64 {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "share.aliquot.dev"}}]}},
     });
-    let items: Vec<_> = (0..1_200).map(object).chain([claim]).collect();
+    let items: Vec<_> = (0..1_800).map(object).chain([claim]).collect();
     let list = serde_json::json!({"apiVersion": "v1", "items": items, "kind": "List"});
     let text = match form {
         "json" => format!("{list:#}"),

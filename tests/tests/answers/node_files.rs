@@ -32,7 +32,7 @@ fn a_wrong_node_file_is_refused_by_name() {
         (group("count = 0"), ["cards", "mend `count`"]),
         (group("count = 5000"), ["5000 cards", "4096"]),
         (group("memory = \"-16Gi\""), ["`memory`", "-16Gi"]),
-        (group("memory = \"0\""), ["`memory`", "more than 0"]),
+        (group("memory = \"0\""), ["`memory`", "1Mi or more"]),
         (group("memory = \"1.5\""), ["`memory`", "whole number"]),
         (group("memory = \"much\""), ["`memory`", "much"]),
         (group("count = 2\nuuid = [\"GPU-1\", \"GPU-1\"]"), ["GPU-1", "two cards"]),

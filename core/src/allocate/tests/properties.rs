@@ -297,7 +297,9 @@ fn apply(change: &Change, claims: &mut [ResourceClaim]) -> Option<String> {
                 exact.selectors[*index] = guarded;
             });
         }
-        Change::GuardSelector { origin, .. } => unreachable!("the selectors of this world's classes read no key: {origin}"),
+        Change::GuardSelector { origin, .. } => {
+            unreachable!("the selectors of this world's classes read no key: {origin}")
+        }
         Change::DropSelector { claim, request: name, expression } => request(claim, name, &|exact| {
             exact.selectors.retain(|known| known != expression);
         }),

@@ -163,7 +163,9 @@ fn bytes(text: &str, field: &'static str, card: usize) -> Result<Bytes, NodeFile
     let problem = unclear.map(|error| format!(" ({})", error.problem())).unwrap_or_default();
     let quantity = read.ok().filter(|quantity| quantity.is_whole());
     // Below 1Mi a unit was forgotten.
-    let units = quantity.and_then(|q| u64::try_from(q.units_rounded_up()).ok()).filter(|units| *units >= Bytes::MIB.0);
+    let units = quantity
+        .and_then(|q| u64::try_from(q.units_rounded_up()).ok())
+        .filter(|units| *units >= Bytes::MIB.0);
     units.map(Bytes).ok_or_else(|| NodeFileError::Value {
         field,
         card,

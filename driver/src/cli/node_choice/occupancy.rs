@@ -16,6 +16,9 @@ pub(super) const PODS: &str = "pods";
 /// Label that every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
+/// A group of Pods, and how many of them each node has.
+type PodsOfNodes = (PodGroup, Rc<Vec<u32>>);
+
 /// Pods on nodes.
 #[derive(Default)]
 pub(in crate::cli) struct Occupancy {
@@ -25,7 +28,7 @@ pub(in crate::cli) struct Occupancy {
     of_classes: BTreeSet<String>,
     nodes: Vec<NodeLoad>,
     /// Counts that were asked for.
-    counts: RefCell<HashMap<String, (PodGroup, Rc<Vec<u32>>)>>,
+    counts: RefCell<HashMap<String, PodsOfNodes>>,
     /// Required anti-affinity of Pods on nodes, alike ones once.
     apart: BTreeMap<String, ApartRule>,
 }

@@ -94,16 +94,16 @@ fn raise(peak: &mut Amounts, other: Amounts) {
 // === impl RequestSum ===
 
 impl RequestSum {
-    pub(super) fn add(&mut self, role: ContainerRole, requests: Amounts) {
+    pub(super) fn add(&mut self, role: ContainerRole, requests: &Amounts) {
         match role {
-            ContainerRole::Main => add(&mut self.main, &requests),
+            ContainerRole::Main => add(&mut self.main, requests),
             ContainerRole::Sidecar => {
-                add(&mut self.sidecars, &requests);
+                add(&mut self.sidecars, requests);
                 raise(&mut self.init_peak, self.sidecars.clone());
             }
             ContainerRole::Init => {
                 let mut beside = self.sidecars.clone();
-                add(&mut beside, &requests);
+                add(&mut beside, requests);
                 raise(&mut self.init_peak, beside);
             }
         }

@@ -61,7 +61,8 @@ fn unused_shares_are_neither_open_nor_mapped_and_wake_at_once() {
 fn process_that_touches_nothing_is_found_by_its_lock() {
     let dir = tempfile::tempdir().unwrap();
     let place = grant(dir.path(), "one", &limits(ComputePolicy::Cap, 500_000, CARD));
-    let governor = Governor::start_of_owner(scope(dir.path()), registered(&[place.clone()])).unwrap();
+    let governor =
+        Governor::start_of_owner(scope(dir.path()), registered(std::slice::from_ref(&place))).unwrap();
     wait_for("the first look", || governor.dormant().len() == 1);
     let file = OpenOptions::new().read(true).write(true).open(place.usage()).unwrap();
     let lock = libc::flock {
@@ -81,7 +82,8 @@ fn length_of_a_dormant_usage_file_is_restored() {
     let place = grant(dir.path(), "one", &limits(ComputePolicy::Cap, 500_000, CARD));
     let length = || fs::metadata(place.usage()).unwrap().len();
     let before = length();
-    let governor = Governor::start_of_owner(scope(dir.path()), registered(&[place.clone()])).unwrap();
+    let governor =
+        Governor::start_of_owner(scope(dir.path()), registered(std::slice::from_ref(&place))).unwrap();
     wait_for("the first look", || governor.dormant().len() == 1);
     OpenOptions::new().write(true).open(place.usage()).unwrap().set_len(1 << 30).unwrap();
     wait_for("the length", || length() == before);
