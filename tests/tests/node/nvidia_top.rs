@@ -1,5 +1,7 @@
 //! `aliquot top` of this machine's own NVIDIA cards.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -16,6 +18,28 @@ use super::nvidia::{GIB, end, only};
 fn granted(value: &Value) -> &Value {
     let has_share = |card: &&Value| !card["shares"].as_array().unwrap().is_empty();
     value["cards"].as_array().unwrap().iter().find(has_share).unwrap()
+}
+
+/// `aliquot devices` takes what a program without a grant uses on the first card from the room of shares there.
+fn devices_count_strangers(machine: &Machine, card: &Value, stranger: u32) {
+    let cards = machine.devices();
+    let others = &cards[0]["otherPrograms"];
+    assert_eq!(only(&others["processes"])["pid"], stranger, "{others}");
+    let used = card["outside"][0]["driverBytes"].as_u64().unwrap();
+    assert_eq!(others["memory"], format!("{}Mi", used >> 20), "{others}");
+    let free = (81_559_u64 << 20) - 4 * GIB - used;
+    assert_eq!(cards[0]["shareRoom"]["memory"], format!("{}Mi", free >> 20), "{}", cards[0]);
+    assert_eq!(
+        (&cards[1]["otherPrograms"], &cards[1]["shareRoom"]["memory"]),
+        (&Value::Null, &"15Gi".into())
+    );
+    let table = machine.aliquot("devices", &[]).output().unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(
+        table.contains(&format!("card 0: programs that belong to no claim use {}Mi", used >> 20)),
+        "{table}"
+    );
+    assert!(table.contains(&format!("{}Mi, 75% cores", free >> 20)), "{table}");
 }
 
 #[test]
@@ -63,24 +87,7 @@ fn top_shows_users_of_cards_and_enforcement() {
         process["driverBytes"].as_u64() >= Some(GIB) && process["bookedBytes"] == process["driverBytes"],
         "{process}"
     );
-    let cards = machine.devices();
-    let others = &cards[0]["otherPrograms"];
-    assert_eq!(only(&others["processes"])["pid"], stranger.id(), "{others}");
-    let used = card["outside"][0]["driverBytes"].as_u64().unwrap();
-    assert_eq!(others["memory"], format!("{}Mi", used >> 20), "{others}");
-    let free = (81_559_u64 << 20) - 4 * GIB - used;
-    assert_eq!(cards[0]["shareRoom"]["memory"], format!("{}Mi", free >> 20), "{}", cards[0]);
-    assert_eq!(
-        (&cards[1]["otherPrograms"], &cards[1]["shareRoom"]["memory"]),
-        (&Value::Null, &"15Gi".into())
-    );
-    let table = machine.aliquot("devices", &[]).output().unwrap();
-    let table = String::from_utf8(table.stdout).unwrap();
-    assert!(
-        table.contains(&format!("card 0: programs that belong to no claim use {}Mi", used >> 20)),
-        "{table}"
-    );
-    assert!(table.contains(&format!("{}Mi, 75% cores", free >> 20)), "{table}");
+    devices_count_strangers(&machine, card, stranger.id());
     // A user that names simulated cards means these.
     let other = TempDir::new().unwrap();
     fs::write(other.path().join("node.toml"), "card = []").unwrap();
