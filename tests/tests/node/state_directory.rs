@@ -241,11 +241,15 @@ fn directory_of_another_user_is_refused_untouched() {
 fn directory_that_every_user_may_write_is_refused() {
     let local = Local::new("t4-2");
     fs::create_dir(local.state()).unwrap();
-    fs::set_permissions(local.state(), fs::Permissions::from_mode(0o1777)).unwrap();
-    let output = bounded(&local, &["release", "--all"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), fs::read_dir(local.state()).unwrap().count()), (REFUSED, 0), "{said}");
-    assert!(said.contains("chmod o-w"), "{said}");
+    // A directory that is for all users stays so: the remedy is another one.
+    for (mode, remedy) in [(0o777, "chmod o-w"), (0o1777, "name a directory below it with --state")] {
+        fs::set_permissions(local.state(), fs::Permissions::from_mode(mode)).unwrap();
+        let output = bounded(&local, &["release", "--all"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let left = fs::read_dir(local.state()).unwrap().count();
+        assert_eq!((output.status.code(), left), (REFUSED, 0), "{said}");
+        assert!(said.contains(remedy), "{said}");
+    }
 }
 
 /// Every entry below a directory with its mode; not below one that others cannot enter.

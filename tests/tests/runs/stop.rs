@@ -154,9 +154,9 @@ async fn run_beside_an_agent_is_ended_and_given_back() {
     assert_eq!(local.claims(), 0);
 }
 
-/// The first command of ours in a text, between backticks.
+/// The command in a text that ends a run, between backticks.
 fn command_in(text: &str) -> String {
-    let named = text.split('`').find(|part| part.starts_with("aliquot "));
+    let named = text.split('`').find(|part| part.starts_with("aliquot stop "));
     named.unwrap_or_else(|| panic!("no command in: {text}")).to_owned()
 }
 
