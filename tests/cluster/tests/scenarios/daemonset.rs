@@ -101,8 +101,10 @@ fn installed_agent_serves_pods_and_its_own_node_alone() {
         let refused = try_write(&api, &slice(driver, node)).unwrap_err();
         assert!(refused.to_string().contains(why), "{driver} {node}: {refused}");
     }
-    let nodes = api.get("/api/v1/nodes");
-    assert!(nodes.is_err(), "the agent lists nodes: {nodes:?}");
+    for refused in ["/api/v1/pods", "/api/v1/namespaces/kube-system/secrets"] {
+        let read = api.get(refused);
+        assert!(read.is_err(), "the agent reads {refused}: {read:?}");
+    }
     // Without the policy's binding the slice of another node is written: the refusal is the policy's.
     stage.api().delete(BINDING, None).unwrap();
     let until = Instant::now() + PATIENCE;
