@@ -9,7 +9,7 @@
 //!                                                      ▶ losses: file, field, value, reason, remedy
 //! ```
 //!
-//! What [`vocabulary`] knows is carried or named; nothing else of the input is touched. An amount that cannot be read,
+//! What `vocabulary` knows is carried or named; nothing else of the input is touched. An amount that cannot be read,
 //! or that contradicts another, leaves its container as it is.
 //!
 //! Invariants: no text makes this panic; the same input gives the same output; an object without a word about cards
