@@ -100,3 +100,42 @@ fn drop_ins_of_crio_decide() {
         ),
     ]);
 }
+
+/// As their nodes have it: k3s and RKE2 write the import themselves (`config.toml.d` for version 2, `config-v3.toml.d` for 3),
+/// and k0s merges `/etc/k0s/containerd.d` into the file that it imports.
+#[test]
+fn drop_ins_of_distributions_decide() {
+    use CheckVerdict::{Failed, NotChecked, Ok, Warning};
+    let off = format!("{CRI}enable_cdi = false");
+    let old_off = format!("version = 2\n{OLD_CRI}enable_cdi = false");
+    let old_on = format!("version = 2\n{OLD_CRI}enable_cdi = true");
+    let nvidia = format!("{CRI}containerd.default_runtime_name = 'nvidia'");
+    for distribution in ["k3s", "rke2"] {
+        let dir = format!("var/lib/rancher/{distribution}/agent/etc/containerd");
+        let main = format!("{dir}/config.toml");
+        let importing = |version: u32, drop_ins: &str| {
+            format!("version = {version}\nimports = [\"/{dir}/{drop_ins}/*.toml\"]\n")
+        };
+        let (new, old) = (importing(3, "config-v3.toml.d"), importing(2, "config.toml.d"));
+        let (new_drop_in, old_drop_in) =
+            (format!("{dir}/config-v3.toml.d/a.toml"), format!("{dir}/config.toml.d/a.toml"));
+        check(&[
+            Case("none", &[(&main, &new)], Ok, "reads /var/run/cdi"),
+            Case("off", &[(&main, &new), (&new_drop_in, &off)], Failed, "a.toml"),
+            Case("default", &[(&main, &new), (&new_drop_in, &nvidia)], Warning, "`nvidia`"),
+            Case("of the other version", &[(&main, &new), (&old_drop_in, &old_off)], Ok, "reads"),
+            Case("old off", &[(&main, &old), (&old_drop_in, &old_off)], Failed, "a.toml"),
+            Case("old on", &[(&main, &old), (&old_drop_in, &old_on)], Ok, "reads"),
+        ]);
+    }
+    let (k0s, imported) = ("etc/k0s/containerd.toml", "run/k0s/containerd-cri.toml");
+    let main = "version = 2\nimports = [\n\t\"/run/k0s/containerd-cri.toml\",\n]\n";
+    let microk8s = "var/snap/microk8s/current/args/containerd.toml";
+    check(&[
+        Case("k0s, off", &[(k0s, main), (imported, &old_off)], Failed, "containerd-cri.toml"),
+        Case("k0s, on", &[(k0s, main), (imported, &old_on)], Ok, "reads"),
+        Case("k0s that has not run", &[(k0s, main)], NotChecked, "is not there"),
+        Case("MicroK8s, off", &[(microk8s, &old_off)], Failed, "MicroK8s"),
+        Case("MicroK8s, on", &[(microk8s, &old_on)], Ok, "reads"),
+    ]);
+}
