@@ -36,7 +36,7 @@ const NAMED_MAX: usize = 8;
 ///
 /// The supervisor of each run (`aliquot run`) gets SIGTERM and forwards it to its command; processes that outlive it get SIGTERM
 /// as well. What lives after the grace period gets SIGKILL. The part of the card is free when this command ends with 0. `aliquot
-/// devices` and `aliquot top` show names of runs; only the user who started a run can stop it.
+/// devices` and `aliquot top` show names of runs; a run is stopped by the user that started it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 #[command(override_usage = "aliquot stop [OPTIONS] <RUN>...\n       aliquot stop [OPTIONS] --all")]

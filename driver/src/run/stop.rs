@@ -35,7 +35,7 @@ pub enum StopError {
     Inside,
     /// Its processes cannot be named here.
     #[error(
-        "its processes are in another pid namespace or of another user; end them there, as the user who started it"
+        "its processes are in another pid namespace or of another user; end them there, as the user that started it"
     )]
     OutOfSight,
     /// The kernel refuses the signal.
@@ -46,7 +46,7 @@ pub enum StopError {
         /// Why.
         errno: Errno,
     },
-    /// They do not end.
+    /// They do not end, or the driver does not end their work.
     #[error("processes {0:?} live on after SIGKILL: the driver or a file system holds them; try again later")]
     Stays(BTreeSet<u32>),
     /// The record cannot be read.
@@ -62,6 +62,8 @@ pub struct StoppingRun {
     began: Instant,
     /// Processes that were sent `SIGTERM`.
     asked: BTreeSet<u32>,
+    /// Processes that were seen: one that the driver still ends has no name any more.
+    seen: BTreeSet<u32>,
 }
 
 // === impl StoppingRun ===
@@ -70,7 +72,7 @@ impl StoppingRun {
     /// Ends nothing yet. `grants` is the directory of its claim.
     #[must_use]
     pub fn new(uid: ClaimUid, grants: PathBuf) -> Self {
-        Self { uid, grants, began: clock::now(), asked: BTreeSet::new() }
+        Self { uid, grants, began: clock::now(), asked: BTreeSet::new(), seen: BTreeSet::new() }
     }
 
     /// Signals the processes that are due; returns whether all have ended. To be called until then.
@@ -87,7 +89,8 @@ impl StoppingRun {
         if others.contains(&std::process::id()) {
             return Err(StopError::Inside);
         }
-        if !in_sight || supervisor.is_none() && others.is_empty() {
+        self.seen.extend(supervisor.iter().chain(&others));
+        if !in_sight || self.seen.is_empty() {
             return Err(StopError::OutOfSight);
         }
         if elapsed < grace {
@@ -104,7 +107,8 @@ impl StoppingRun {
         }
         let last = supervisor.filter(|_| elapsed >= grace + SUPERVISOR);
         if elapsed >= grace + SUPERVISOR + GONE {
-            return Err(StopError::Stays(others.into_iter().chain(last).collect()));
+            let living: BTreeSet<u32> = others.into_iter().chain(last).collect();
+            return Err(StopError::Stays(if living.is_empty() { self.seen.clone() } else { living }));
         }
         others.into_iter().chain(last).try_for_each(|pid| send(pid, Signal::SIGKILL))?;
         Ok(false)
