@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A file gets its name once its content is complete and its blocks are allocated: of `usage` those of the header and the first 128
-//! slots, since few grants need more. A process has others allocated before it takes such a slot. So a full disk is an error, and
-//! not `SIGBUS` in a tenant's store. On tmpfs a hole cannot even be read when there is no room, so there all blocks are allocated.
+//! slots, since few grants need more. A process has the others allocated before it takes such a slot. So a full disk is an error,
+//! and not `SIGBUS` in a tenant's store. Only file systems that allocate a hole on request, and read one without room, get a hole.
 //! From then on the files are changed in place only, so that every mapping shows the change.
 //! `usage` is never replaced while its claim exists; a truncated file gets its length back, not its old content.
 //!
@@ -44,7 +44,10 @@ use aliquot_core::partition::{Isolation, Part, ShareSupport};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::term::UNGOVERNED;
 use nix::libc;
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, XFS_SUPER_MAGIC, statfs,
+};
+use rustix::param::page_size;
 
 use crate::disk::{Disk, Mode};
 use crate::state_dir::{file, wait};
@@ -220,10 +223,9 @@ impl GrantPaths {
         let path = self.usage();
         let Some(length) = length_of(&path)? else {
             let mut image = Image::of_usage()?;
-            let on_disk = if reads_of_holes_take_room(&self.dir) {
-                layout::usage::BYTES
-            } else {
-                layout::usage::FIRST_BYTES
+            let on_disk = match can_have_hole(&self.dir) {
+                true => layout::usage::FIRST_BYTES.next_multiple_of(page_size()).min(layout::usage::BYTES),
+                false => layout::usage::BYTES,
             };
             let first = image.bytes().get(..on_disk).unwrap_or_default();
             disk.place_with_hole(&path, first, bytes_of(layout::usage::BYTES), Mode::Tenant)?;
@@ -296,9 +298,10 @@ pub fn read(limits: &Path) -> io::Result<Limits> {
     })
 }
 
-/// Whether a mapping cannot be read where the file has a hole and the file system is full: tmpfs puts a page behind it.
-fn reads_of_holes_take_room(dir: &Path) -> bool {
-    statfs(dir).map_or(true, |found| found.filesystem_type() == TMPFS_MAGIC)
+/// Whether a file may have a hole: the file system allocates it on request, and a read of it takes no room, as on tmpfs.
+fn can_have_hole(dir: &Path) -> bool {
+    const KNOWN: [FsType; 4] = [BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, XFS_SUPER_MAGIC];
+    statfs(dir).is_ok_and(|found| KNOWN.contains(&found.filesystem_type()))
 }
 
 /// Length of a file; `None`: it does not exist. Anything but a plain file is an error.

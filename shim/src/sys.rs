@@ -161,13 +161,17 @@ pub(crate) fn touch(file: c_int) {
     unsafe { libc::syscall(libc::SYS_utimensat, file, path, times, 0) };
 }
 
-/// Has the file system allocate a part of a file, whose length stays; whether it did.
+/// Has the file system allocate a part of a file, whose length stays; whether it is allocated. A file system that cannot do so
+/// has no hole in the host's files (`region.rs` of the host).
 pub(crate) fn allocate(file: c_int, from: u64, length: u64) -> bool {
     let (Ok(from), Ok(length)) = (libc::off_t::try_from(from), libc::off_t::try_from(length)) else {
         return false;
     };
+    let _errno = KeepErrno::new();
     // SAFETY: plain numbers; a bad descriptor is an error.
-    unsafe { libc::syscall(libc::SYS_fallocate, file, libc::FALLOC_FL_KEEP_SIZE, from, length) == 0 }
+    let answer = unsafe { libc::syscall(libc::SYS_fallocate, file, libc::FALLOC_FL_KEEP_SIZE, from, length) };
+    // SAFETY: the calling thread's own.
+    answer == 0 || unsafe { *libc::__errno_location() } == libc::EOPNOTSUPP
 }
 
 /// The file of a name in a directory, which is not opened.

@@ -210,18 +210,20 @@ fn take_free(usage: Usage, me: Identity, mut purpose: Use<'_>) -> Option<Acquire
     let start = process::own_start()?;
     let near = layout::usage::FIRST_SLOTS;
     let first = usize::try_from(me.pid.0).unwrap_or(0) % near;
+    let is_for_process = matches!(purpose, Use::Process);
     let mut take = |number| take_this(usage, number, (me, start), &mut purpose);
-    let taken = (0..near).find_map(|step| take((first + step) % near));
+    // Memory leaves the first slots to processes: on a full disk there are no others.
+    let taken = (0..near).filter(|_| is_for_process).find_map(|step| take((first + step) % near));
     taken.or_else(|| {
-        (near..layout::usage::SLOT_COUNT).take_while(|number| is_on_disk(usage, *number)).find_map(take)
+        are_far_slots_on_disk(usage).then(|| (near..layout::usage::SLOT_COUNT).find_map(take)).flatten()
     })
 }
 
-/// Whether a slot behind the first ones may be stored to: one with an owner is on disk, and any other is put there.
-fn is_on_disk(usage: Usage, number: usize) -> bool {
-    let has_owner = || usage.view.slot(number).is_some_and(|slot| pid_of(slot).0 != 0);
-    let length = u64::try_from(layout::usage::SLOT_BYTES).unwrap_or(0);
-    has_owner() || usage.file().is_some_and(|file| sys::allocate(file, lock_place(number), length))
+/// Whether the slots behind the first ones may be stored to; the file system allocates them now if they are a hole.
+fn are_far_slots_on_disk(usage: Usage) -> bool {
+    let from = lock_place(layout::usage::FIRST_SLOTS);
+    let end = u64::try_from(layout::usage::BYTES).unwrap_or(0);
+    usage.file().is_some_and(|file| sys::allocate(file, from, end.saturating_sub(from)))
 }
 
 fn take_this(

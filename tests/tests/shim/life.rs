@@ -360,6 +360,24 @@ fn without_a_slot_nothing_is_had_and_with_one_again_everything() {
     assert_eq!(scene.total(), 512);
 }
 
+#[test]
+fn process_beyond_the_first_slots_has_its_slot_on_disk() {
+    let Some(scene) = Scene::new() else { return };
+    let file = scene.usage();
+    file.set_len(u64::try_from(usage::FIRST_BYTES).unwrap()).unwrap();
+    file.set_len(u64::try_from(usage::BYTES).unwrap()).unwrap();
+    let on_disk = || file.metadata().unwrap().blocks() * 512;
+    assert!(on_disk() < u64::try_from(usage::BYTES).unwrap(), "no hole: {} bytes", on_disk());
+    let me = std::process::id();
+    let living = Forged { pid: me, start: start_of(me), namespace: namespace(), used: 0 };
+    (0..usage::FIRST_SLOTS).for_each(|number| scene.forge(number, living));
+    lock(&file, usage::SLOTS, usage::FIRST_SLOTS * usage::SLOT_BYTES);
+    let process = scene.holding(512);
+    let slot = scene.slot_of(process.pid());
+    assert!(slot >= usage::FIRST_BYTES, "{slot}");
+    assert!(on_disk() >= u64::try_from(usage::BYTES).unwrap(), "{} bytes", on_disk());
+}
+
 /// All slots belong to exited processes, and the reaper is stopped while it reaps.
 #[test]
 fn process_stopped_while_reaping_blocks_no_new_slot() {

@@ -92,7 +92,7 @@ impl Ledger {
         let number = taken.filter(|_| slot.is_some()).map_or(0, |taken| taken.number + 1);
         private.slot.store(number, Ordering::Release);
         if slot.is_some() {
-            // The agent looks at no share that no process uses.
+            // The agent does not read a share without a process.
             self.usage.touch();
         }
         slot
