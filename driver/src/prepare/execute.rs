@@ -242,7 +242,11 @@ fn label_files(
         limits(granted.grant, cards, &granted.access).is_some_and(|limits| limits_anything(&limits))
     };
     // The directory of the claim is removed when the prepare is undone.
-    let error = LabelError { tree: hands.grants.clone(), ..error };
+    let tree = match error.tree.starts_with(&hands.grants) {
+        true => hands.grants.clone(),
+        false => error.tree,
+    };
+    let error = LabelError { tree, ..error };
     if granted.iter().any(has_limits) {
         return Err(PrepareError::Label { claim: plan.name.clone(), source: Box::new(error) });
     }

@@ -37,7 +37,7 @@ use crate::selinux::Selinux;
 
 /// Directory of all versions below the state directory.
 const DIRECTORY: &str = "shims";
-/// Owner of the files: beyond the user ids of Pods (at most 2³¹ − 1) and of the first 65,535 Pods with a user namespace.
+/// Owner of the files: beyond the user ids of Pods (at most 2³¹ − 1) and of the first 61,034 Pods with a user namespace.
 const OWNER: u32 = 4_000_000_000;
 
 /// The shim's file.
@@ -107,8 +107,12 @@ impl SharedShim {
             let path = entry?.path();
             match path.is_dir() {
                 true => self.keep_open(&path.join(aliquot_libraries::SHIM_NAME)),
-                // A copy that an agent of an earlier version made ahead.
-                false => fs::remove_file(path)?,
+                // A copy that an agent of an earlier version made ahead; one that stays takes room alone.
+                false => {
+                    if let Err(error) = fs::remove_file(&path) {
+                        tracing::warn!("{} is not needed, and cannot be removed: {error}", path.display());
+                    }
+                }
             }
         }
         self.ensure(disk)?;
