@@ -17,21 +17,24 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::dra::{ResourceSlice, Taint, TaintEffect};
 use aliquot_core::id::ClaimUid;
+use aliquot_core::offer::Support;
 use tokio::sync::{oneshot, watch};
 
 use super::metrics::{Metrics, Operation};
 use super::store::NodeView;
-use crate::checkpoint::MaintenanceFile;
+use crate::checkpoint::{ClaimKind, MaintenanceFile};
 use crate::clock;
 use crate::kube::kept_slices;
 use crate::kube::node_mark::MAINTENANCE_LABEL;
-use crate::ports::{AgentEvent, EventObject, EventSeverity, EventSink, MaintenanceMark, Publication};
+use crate::ports::{
+    AgentEvent, DesiredSlices, EventObject, EventSeverity, EventSink, MaintenanceMark, Publication,
+};
 
 /// Key of the taint on devices of a node in maintenance.
 pub const TAINT_MAINTENANCE: &str = "aliquot.dev/maintenance";
 /// Longest wait for the taint to reach the server.
 const TAINTED: Duration = Duration::from_secs(15);
-/// Looks at the node after the last prepare has ended: the second one began after that.
+/// Views of the node after the last prepare has ended: the second one began after that.
 const LOOKS: u32 = 2;
 /// Time for the last Event to reach the server.
 const LAST_EVENT: Duration = Duration::from_secs(1);
@@ -47,12 +50,12 @@ pub enum MaintenanceStage {
     /// No new claims; the drivers are let go once none is held.
     Closing,
     /// No driver is open. These slices stay published; none: what the server has.
-    Parked(Arc<Vec<ResourceSlice>>),
+    Parked(Arc<DesiredSlices>),
 }
 
 /// What maintenance needs from the agent's start.
 pub struct MaintenanceParts {
-    /// What the admin wants.
+    /// Mark of the node.
     pub mark: watch::Receiver<MaintenanceMark>,
     /// Where the state directory says that the agent is parked.
     pub file: MaintenanceFile,
@@ -67,7 +70,7 @@ pub(super) struct MaintenanceInputs {
     pub(super) views: watch::Receiver<Option<Arc<NodeView>>>,
     pub(super) publication: watch::Receiver<Publication>,
     /// What is to be published.
-    pub(super) wanted: watch::Receiver<Option<crate::ports::DesiredSlices>>,
+    pub(super) wanted: watch::Receiver<Option<DesiredSlices>>,
     pub(super) events: Arc<dyn EventSink>,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -77,9 +80,9 @@ struct Closing {
     since: Instant,
     /// Writes of slices before.
     writes: u64,
-    /// Looks since no prepare is in progress.
+    /// Views since no prepare is in progress.
     looks: u32,
-    told_of_claims: bool,
+    has_reported_claims: bool,
 }
 
 // === impl MaintenanceStage ===
@@ -113,13 +116,17 @@ impl MaintenanceStage {
     }
 
     /// The slices to publish, from those of the cards as they are now; `None`: those that the server has.
-    pub(super) fn slices(&self, now: &[ResourceSlice], takes_taints: bool) -> Option<Vec<ResourceSlice>> {
+    pub(super) fn slices(&self, mut now: DesiredSlices, taints: Support) -> Option<DesiredSlices> {
         match self {
-            Self::Serving => Some(now.to_vec()),
-            Self::Closing if takes_taints => Some(now.iter().map(tainted).collect()),
-            Self::Closing => Some(now.to_vec()),
-            Self::Parked(slices) if slices.is_empty() => None,
-            Self::Parked(slices) => Some(slices.to_vec()),
+            Self::Serving => Some(now),
+            Self::Closing => {
+                if taints.is_kept() {
+                    now.slices.iter_mut().for_each(|slice| *slice = tainted(slice));
+                }
+                Some(now)
+            }
+            Self::Parked(kept) if kept.slices.is_empty() => None,
+            Self::Parked(kept) => Some(kept.as_ref().clone()),
         }
     }
 
@@ -204,11 +211,11 @@ async fn close(
         let now = *mark.borrow_and_update();
         match (now, &mut closing) {
             (MaintenanceMark::Wanted, None) => {
-                closing = Some(Closing::begin(&inputs));
+                closing = Some(Closing::begin(&mut inputs));
                 stage.send_replace(MaintenanceStage::Closing);
             }
             (MaintenanceMark::Wanted | MaintenanceMark::Unknown, Some(waits)) => {
-                if waits.is_over(&inputs) && park(file, &inputs) {
+                if waits.is_over(&mut inputs) && park(file, &inputs) {
                     tokio::time::sleep(LAST_EVENT).await;
                     return Some(());
                 }
@@ -243,8 +250,8 @@ async fn close(
 
 /// Records that the agent is parked with what it has published; whether that was possible.
 fn park(file: &MaintenanceFile, inputs: &MaintenanceInputs) -> bool {
-    let slices = inputs.wanted.borrow().as_ref().map(|wanted| wanted.slices.clone()).unwrap_or_default();
-    if let Err(error) = file.write(&kept_slices::text(&slices)) {
+    let kept = inputs.wanted.borrow().clone().unwrap_or_default();
+    if let Err(error) = file.write(&kept_slices::text(&kept)) {
         tracing::error!("the drivers stay open, as the maintenance cannot be recorded: {error}");
         return false;
     }
@@ -262,28 +269,35 @@ fn tell(inputs: &MaintenanceInputs, severity: EventSeverity, reason: &'static st
 // === impl Closing ===
 
 impl Closing {
-    fn begin(inputs: &MaintenanceInputs) -> Self {
+    fn begin(inputs: &mut MaintenanceInputs) -> Self {
+        // A view from before is no look.
+        inputs.views.mark_unchanged();
         inputs.metrics.in_maintenance(true);
         tracing::info!("maintenance is wanted: cards take no new claims");
         let writes = inputs.publication.borrow().writes;
-        Self { since: clock::now(), writes, looks: 0, told_of_claims: false }
+        Self { since: clock::now(), writes, looks: 0, has_reported_claims: false }
     }
 
     /// Whether no claim is held or in the making, and the cluster knows that none is to come.
-    fn is_over(&mut self, inputs: &MaintenanceInputs) -> bool {
+    fn is_over(&mut self, inputs: &mut MaintenanceInputs) -> bool {
         if inputs.metrics.is_in_progress(Operation::Prepare) {
             self.looks = 0;
+            inputs.views.mark_unchanged();
         }
         let view = inputs.views.borrow().clone();
         let Some(view) = view.filter(|_| self.looks >= LOOKS) else { return false };
-        let held: Vec<&str> = view.claims.iter().map(|claim| claim.name.as_str()).collect();
+        let held = &view.claims;
         if !held.is_empty() {
-            if !self.told_of_claims {
-                self.told_of_claims = true;
-                let (named, count) =
-                    (held.iter().copied().take(CLAIMS_NAMED).collect::<Vec<_>>().join(", "), held.len());
+            if !self.has_reported_claims {
+                self.has_reported_claims = true;
+                let named = held.iter().take(CLAIMS_NAMED).map(|claim| claim.name.as_str());
+                let (named, count) = (named.collect::<Vec<_>>().join(", "), held.len());
+                let run = held.iter().find(|claim| claim.kind == ClaimKind::Run);
+                let stop =
+                    run.map(|claim| format!("; `aliquot stop {}` on the node ends a local run", claim.uid));
                 let message = format!(
-                    "the drivers are let go when no claim is held: {count} are, such as {named}; drain the node"
+                    "the drivers are let go when no claim is held: {count} are, such as {named}; drain the node{}",
+                    stop.unwrap_or_default()
                 );
                 tell(inputs, EventSeverity::Warning, "MaintenanceWaits", message);
             }

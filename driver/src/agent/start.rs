@@ -9,6 +9,7 @@ use std::time::Duration;
 use aliquot_core::catalogue::Catalogue;
 use aliquot_core::id::{CardUuid, NodeName};
 use aliquot_core::offer::ServerVersion;
+use futures::FutureExt as _;
 use nix::sys::signal::{SigSet, Signal};
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
@@ -171,6 +172,7 @@ async fn serve(settings: AgentSettings, opened: OpenedAgent) -> Result<AgentEnd,
     let (restart, restarts) = oneshot::channel();
     let (ending, ends) = watch::channel(AgentEnd::Stopped);
     let stop = terminated(arrival, restarts, ending).map_err(StartError::Runtime)?;
+    let mut asked = asked_to_end().map_err(StartError::Runtime)?;
     let connection = Connection::open(&settings.cluster).await?;
     tracing::info!(server = connection.server(), node = %settings.node_name, "connected to the cluster");
     let (desired, to_publish) = watch::channel(None);
@@ -207,8 +209,15 @@ async fn serve(settings: AgentSettings, opened: OpenedAgent) -> Result<AgentEnd,
     let ended = composition::run(&settings.agent, parts, stop).await;
     publisher.abort();
     ended?;
+    // A program that begins anew would lose a signal that came during its end.
+    let is_asked = asked.iter_mut().any(|signal| signal.recv().now_or_never().is_some());
     let end = *ends.borrow();
-    Ok(end)
+    Ok(if is_asked { AgentEnd::Stopped } else { end })
+}
+
+/// The signals that end the agent.
+fn asked_to_end() -> std::io::Result<[tokio::signal::unix::Signal; 2]> {
+    Ok([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?])
 }
 
 /// Resolves at SIGTERM or SIGINT, when there are cards for the agent's next start, and when the program is to begin anew.
@@ -217,7 +226,7 @@ fn terminated(
     restarts: oneshot::Receiver<()>,
     ending: watch::Sender<AgentEnd>,
 ) -> std::io::Result<impl Future<Output = ()>> {
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let [mut term, mut interrupt] = asked_to_end()?;
     Ok(async move {
         tokio::select! {
             _ = term.recv() => {}

@@ -175,9 +175,9 @@ fn publish(
     maintenance: &MaintenanceStage,
 ) {
     if let Some(server) = server {
-        let (slices, counter_stance) =
-            (maintenance.slices(&view.offers.slices, server.taints.is_kept()), view.offers.counter_stance);
-        let slices = slices.map(|slices| DesiredSlices { slices, counter_stance });
+        let now =
+            DesiredSlices { slices: view.offers.slices.clone(), counter_stance: view.offers.counter_stance };
+        let slices = maintenance.slices(now, server.taints);
         outputs.desired.send_if_modified(|desired| {
             let differs = *desired != slices;
             *desired = slices;

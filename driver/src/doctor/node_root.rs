@@ -120,12 +120,12 @@ impl NodeRoot {
         NodeObject::of(read())
     }
 
-    /// Room for root on the file system of a directory.
+    /// Room for programs of all users on the file system of a directory.
     pub(super) fn room(&self, dir: &Path) -> NodeObject<DiskRoom> {
         let read = || {
             let found = statvfs(&self.find(dir)?)?;
-            let bytes = found.blocks_free().saturating_mul(found.fragment_size());
-            let inodes = (found.files() > 0).then(|| found.files_free());
+            let bytes = found.blocks_available().saturating_mul(found.fragment_size());
+            let inodes = (found.files() > 0).then(|| found.files_available());
             let runs_programs = !found.flags().contains(FsFlags::ST_NOEXEC);
             Ok(DiskRoom { bytes, inodes, runs_programs })
         };

@@ -13,9 +13,11 @@ const RUN: &str = "run-";
 /// The node is in no maintenance.
 pub(super) fn maintenance(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "maintenance";
-    match root.exists(&site.state.join(MAINTENANCE)) {
-        false => Finding::ok(CHECK, "none"),
-        true => Finding::new(
+    let file = site.state.join(MAINTENANCE);
+    match root.mode(&file) {
+        NodeObject::Absent => Finding::ok(CHECK, "none"),
+        NodeObject::Unreadable(error) => Finding::unseen(CHECK, format!("{}: {error}", file.display())),
+        NodeObject::Here(_) => Finding::new(
             CHECK,
             CheckVerdict::Warning,
             "the agent has let go of the drivers, and prepares no claims",

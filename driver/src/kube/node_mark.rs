@@ -1,4 +1,4 @@
-//! What an admin says of the agent's node: a watch of this one object.
+//! Maintenance mark of the agent's node, from a watch of this one object.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const LIST_AGAIN: Duration = Duration::from_secs(300);
 /// Follows the node for as long as the receiver is there.
 pub async fn follow(connection: Connection, node: NodeName, marks: watch::Sender<MaintenanceMark>) {
     let nodes: Api<Node> = Api::all(connection.client.clone());
-    let mut told = String::new();
+    let mut reported = String::new();
     while !marks.is_closed() {
         let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(60);
         let events = watcher(nodes.clone(), config).backoff(Backoff::new(RETRY.0, RETRY.1));
@@ -37,9 +37,9 @@ pub async fn follow(connection: Connection, node: NodeName, marks: watch::Sender
                         marks.send_if_modified(|known| std::mem::replace(known, mark) != mark);
                     }
                     Ok(_) => {}
-                    Err(error) if error.to_string() != told => {
-                        told = error.to_string();
-                        tracing::warn!("the node's label for maintenance is not seen: {told}");
+                    Err(error) if error.to_string() != reported => {
+                        reported = error.to_string();
+                        tracing::warn!("the node's label for maintenance is not seen: {reported}");
                     }
                     Err(_) => {}
                 }

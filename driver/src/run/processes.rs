@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -72,7 +72,7 @@ fn mounted(line: &str) -> Option<PathBuf> {
 /// # Errors
 /// A process cannot be examined; one that exits meanwhile is none.
 pub(crate) fn mounted_claims() -> io::Result<BTreeSet<String>> {
-    let (mut claims, mut spaces) = (BTreeSet::new(), BTreeSet::new());
+    let (mut claims, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for entry in fs::read_dir("/proc")? {
         let process = entry?;
         let pid = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
@@ -80,12 +80,8 @@ pub(crate) fn mounted_claims() -> io::Result<BTreeSet<String>> {
         if pid.is_none_or(|pid| pid == 1) {
             continue;
         }
-        match mounts_of(&process.path(), &mut spaces) {
-            Ok(mounts) => {
-                let grants = mounts.lines().filter_map(mounted);
-                let claim = |grant: PathBuf| Some(grant.iter().next()?.to_str()?.to_owned());
-                claims.extend(grants.filter_map(claim));
-            }
+        match claims_in(&process.path(), &mut seen) {
+            Ok(mounted) => claims.extend(mounted),
             Err(error) if has_exited(&error) => {}
             Err(error) => return Err(error),
         }
@@ -93,15 +89,22 @@ pub(crate) fn mounted_claims() -> io::Result<BTreeSet<String>> {
     Ok(claims)
 }
 
-/// The mounts of a process; none if those of another one in the same space were read.
-fn mounts_of(process: &Path, spaces: &mut BTreeSet<PathBuf>) -> io::Result<String> {
-    let space = fs::read_link(process.join("ns/mnt"))?;
-    if spaces.contains(&space) {
-        return Ok(String::new());
+/// Mount namespace and root of a process: processes with the same ones have the same mounts.
+type MountPlace = (PathBuf, PathBuf);
+
+/// The claims with grants among the mounts of a process; none if those of its place were read.
+fn claims_in(process: &Path, seen: &mut BTreeSet<MountPlace>) -> io::Result<Vec<String>> {
+    let place = (fs::read_link(process.join("ns/mnt"))?, fs::read_link(process.join("root"))?);
+    if seen.contains(&place) {
+        return Ok(Vec::new());
     }
-    let mounts = fs::read(process.join("mountinfo"))?;
-    spaces.insert(space);
-    Ok(String::from_utf8_lossy(&mounts).into_owned())
+    let mut claims = Vec::new();
+    for line in BufReader::new(File::open(process.join("mountinfo"))?).split(b'\n') {
+        let grant = mounted(&String::from_utf8_lossy(&line?));
+        claims.extend(grant.and_then(|grant| Some(grant.iter().next()?.to_str()?.to_owned())));
+    }
+    seen.insert(place);
+    Ok(claims)
 }
 
 /// Whether a process has exited; the kernel keeps the number of one that was not waited for.

@@ -104,6 +104,11 @@ async fn lost_claim_is_kept_while_an_answer_is_missing() {
     fs::write(bench.kubelet.claim_state(), &whole[..whole.len() - 1]).unwrap();
     long_enough().await;
     assert!(released(&bench.cluster).is_empty());
+    fs::remove_file(bench.kubelet.claim_state()).unwrap();
+    fs::create_dir(bench.kubelet.claim_state()).unwrap();
+    long_enough().await;
+    assert!(released(&bench.cluster).is_empty());
+    fs::remove_dir(bench.kubelet.claim_state()).unwrap();
     // No answer of the API server, or one from a server without this node's slices.
     bench.cluster.set_away(true);
     fs::write(bench.kubelet.claim_state(), &whole).unwrap();
