@@ -20,6 +20,7 @@
 //! | `maintenance` | the node's label and cordon, the last claim | when the program is to begin anew |
 //! | `card_events` | `state`, the publisher | with `state` |
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |
+//! | `card_owners` | a timer, sockets of other drivers | when the agent begins to end |
 //! | `orphans` | a timer, the kubelet's record, the API server | when the agent begins to end |
 //! | `http` | scrapes and probes | at the stop |
 //! | `tend`, a thread | a change of the CDI directory, a timer | with the node |
@@ -28,6 +29,7 @@
 //! [`crate::ports`] holds the contracts between those parts; each part is tested against them alone. A blocking call of the node
 //! runs off the reactor; nothing on the reactor waits for a disk or a device.
 
+pub mod card_owners;
 pub mod composition;
 pub mod governors;
 pub mod http;

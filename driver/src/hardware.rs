@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows the command line: the agent and the commands open hardware the same way.
 
+pub(crate) mod card_owners;
 mod error;
 mod files;
 pub(crate) mod npus;

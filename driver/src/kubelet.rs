@@ -4,6 +4,7 @@
 //!  <root>/plugins_registry/aliquot.dev@reg.sock   Registration: name, endpoint, versions
 //!  <root>/plugins/aliquot.dev/dra.sock            DRAPlugin v1, v1beta1; DRAResourceHealth v1, v1alpha1
 //!  <root>/dra_manager_state                       the kubelet's record of claims, which is read
+//!  <root>/{device-plugins,plugins_registry}       sockets of other drivers, which are looked for
 //! ```
 //!
 //! Start: service socket first, then registration. Stop: registration first, so that the kubelet sends nothing to a socket

@@ -70,6 +70,18 @@ impl FakeKubelet {
         self.root.path().join("plugins/aliquot.dev")
     }
 
+    /// Its directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Directory of device plugins; absent until it is made.
+    #[must_use]
+    pub fn device_plugins(&self) -> PathBuf {
+        self.root.path().join("device-plugins")
+    }
+
     /// Its record of claims; absent until it is written.
     #[must_use]
     pub fn claim_state(&self) -> PathBuf {

@@ -13,6 +13,7 @@ use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::ServerVersion;
 use aliquot_core::orphans::Knowledge;
+use aliquot_driver::agent::card_owners::KubeletPlace;
 use aliquot_driver::agent::composition::{self, AgentConfig, AgentFailure, AgentPace, AgentParts};
 use aliquot_driver::agent::governors::Governors;
 use aliquot_driver::agent::layouts::PolicyOutcome;
@@ -378,6 +379,7 @@ impl RunningAgent {
             plugin: kubelet.plugin_dir(),
             pod: pod.map(str::to_owned),
             metrics: Some(metrics),
+            kubelet: Some(KubeletPlace { host: PathBuf::from("/"), root: kubelet.root().to_owned() }),
             record: KubeletRecord { host: PathBuf::from("/"), file: kubelet.claim_state() },
             pace,
         };

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::card_events;
+use super::card_owners::{self, KubeletPlace, OwnerParts};
 use super::http::{self, Probes};
 use super::layouts::PolicyOutcome;
 use super::maintenance::{self, MaintenanceInputs, MaintenanceParts, MaintenanceStage};
@@ -48,6 +49,8 @@ pub struct AgentConfig {
     pub pod: Option<String>,
     /// The kubelet's record of claims.
     pub record: KubeletRecord,
+    /// Where other drivers of the cards have their sockets; `None`: they are not looked for.
+    pub kubelet: Option<KubeletPlace>,
     /// Address of `/metrics`, `/healthz` and `/readyz`; `None`: not served.
     pub metrics: Option<SocketAddr>,
     /// How long it waits.
@@ -180,11 +183,11 @@ pub async fn run(
     serve_metrics(config.metrics, probes.clone(), stopped.clone()).await?;
     tokio::spawn(publish_gate::run(to_publish.clone(), registration, parts.desired));
     follow_node(follows, parts.policy, parts.maintenance, stage);
-    let pace = config.pace;
+    follow_owners(config, &parts.events, &metrics, &drains);
     let lost = lost_claims(config, &parts.reader, &parts.events, probes, &drains);
     let slices = parts.publication.clone();
     let reporter =
-        Reporter::start(parts.status, parts.events, views.clone(), observed, slices, &metrics, pace);
+        Reporter::start(parts.status, parts.events, views.clone(), observed, slices, &metrics, config.pace);
     let service = ServiceParts {
         node: owned,
         maintenance: stages.clone(),
@@ -193,7 +196,7 @@ pub async fn run(
         reader: parts.reader,
         metrics: Arc::clone(&metrics),
         changed,
-        pace,
+        pace: config.pace,
         offered: to_publish,
         outcomes: Arc::new(reporter.sink()),
     };
@@ -245,6 +248,20 @@ fn follow_node(
     tokio::spawn(card_events::run(seen, policy, Arc::clone(&inputs.events)));
     if let Some(parts) = maintenance {
         tokio::spawn(maintenance::run(parts, inputs, stage));
+    }
+}
+
+/// Starts what reports other drivers of the cards.
+fn follow_owners(
+    config: &AgentConfig,
+    events: &Arc<dyn EventSink>,
+    metrics: &Arc<Metrics>,
+    draining: &watch::Receiver<bool>,
+) {
+    if let Some(place) = config.kubelet.clone() {
+        let (events, metrics) = (Arc::clone(events), Arc::clone(metrics));
+        let (look, draining) = (config.pace.look, draining.clone());
+        tokio::spawn(card_owners::run(OwnerParts { place, look, events, metrics, draining }));
     }
 }
 

@@ -31,7 +31,7 @@ use crate::kube::pod_names::PodNames;
 use crate::ports::{Publication, Truth};
 
 /// Every family, as the text declares it; samples of counters end in `_total`.
-pub const NAMES: [&str; 28] = [
+pub const NAMES: [&str; 29] = [
     "aliquot_build",
     "aliquot_dra_requests",
     "aliquot_dra_request_duration_seconds",
@@ -45,6 +45,7 @@ pub const NAMES: [&str; 28] = [
     "aliquot_publish_in_sync",
     "aliquot_policy_refused",
     "aliquot_maintenance",
+    "aliquot_other_drivers",
     "aliquot_reports_dropped",
     "aliquot_status_failures",
     "aliquot_gpu_memory_limit_bytes",
@@ -82,6 +83,7 @@ pub struct Metrics {
     status_failures: Counter,
     policy_refused: Gauge,
     maintenance: Gauge,
+    other_drivers: Gauge,
     orphans: Counter,
     pods: Arc<PodNames>,
 }
@@ -145,6 +147,7 @@ impl Metrics {
             status_failures: Counter::default(),
             policy_refused: Gauge::default(),
             maintenance: Gauge::default(),
+            other_drivers: Gauge::default(),
             orphans: Counter::default(),
             pods: Arc::default(),
         };
@@ -178,6 +181,11 @@ impl Metrics {
     pub fn with_policy(self, policy: &PolicyOutcome) -> Self {
         self.policy_refused.set(i64::from(policy.refused.is_some()));
         self
+    }
+
+    /// Notes how many other drivers hand out the node's cards.
+    pub(super) fn other_drivers(&self, count: usize) {
+        self.other_drivers.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Notes whether the node is in maintenance.
@@ -249,6 +257,8 @@ impl Metrics {
         registry.register("policy_refused", about, refused);
         let about = "1: the node is in maintenance, cards take no new claims";
         registry.register("maintenance", about, self.maintenance.clone());
+        let about = "Other drivers that hand out this node's cards";
+        registry.register("other_drivers", about, self.other_drivers.clone());
         let (claims, cards): (&[HeldClaim], &[Card]) =
             view.map_or((&[], &[]), |view| (&view.claims, &view.inventory.cards));
         self.pods.keep(&claims.iter().map(|claim| &claim.uid).collect::<BTreeSet<_>>());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use aliquot_core::id::NodeName;
 use tracing_subscriber::EnvFilter;
 
+use crate::agent::card_owners::KubeletPlace;
 use crate::agent::composition::{AgentConfig, AgentPace};
 use crate::agent::orphans::KubeletRecord;
 use crate::agent::start::{self, AgentSettings, HardwareSettings};
@@ -147,6 +148,11 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
                 host: args.host_root.clone(),
                 file: args.kubelet_root.join(claim_state::FILE),
             },
+            // Simulated cards are of no other driver.
+            kubelet: args
+                .node
+                .is_none()
+                .then(|| KubeletPlace { host: args.host_root.clone(), root: args.kubelet_root.clone() }),
             pod: args.pod_uid.clone().filter(|uid| !uid.is_empty()),
             metrics,
             pace: AgentPace::SERVICE,

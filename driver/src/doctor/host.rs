@@ -7,7 +7,7 @@ use nix::unistd::geteuid;
 
 use super::node_root::{NodeObject, NodeRoot};
 use super::{CheckVerdict, Finding, NodePaths};
-use crate::hardware::vendors::on_host;
+use crate::hardware::card_owners::other_owners;
 
 /// Bits of a mode that let the group or everybody else write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -22,13 +22,6 @@ const OTHER_KUBELETS: [&str; 4] = [
 ];
 /// Where nodes have the kubelet's configuration, wherever the kubelet itself is.
 const CLUSTER_SETTINGS: [&str; 3] = ["/etc/kubernetes", "/etc/rancher", "/etc/k0s"];
-/// Sockets of drivers for cards of several vendors that hand out the same cards, beside the vendors' own: directory, a word in the
-/// name, name for people.
-const OTHER_OWNERS: [(&str, &str, &str); 3] = [
-    ("device-plugins", "hami", "HAMi's device plugin"),
-    ("device-plugins", "vgpu", "a vGPU device plugin"),
-    ("plugins_registry", "hami-core-gpu.project-hami.io", "HAMi's DRA driver"),
-];
 
 /// Whether the machine is a node of a cluster: it has directories of a kubelet or of its configuration, or they cannot be seen.
 pub(super) fn is_of_cluster(root: &NodeRoot) -> bool {
@@ -64,21 +57,10 @@ pub(super) fn kubelet(site: &NodePaths, root: &NodeRoot) -> Finding {
 /// No other driver hands out the same cards.
 pub(super) fn owners(site: &NodePaths, root: &NodeRoot) -> Finding {
     const CHECK: &str = "other drivers";
-    let mut found = Vec::new();
-    let of_vendors = on_host().flat_map(|vendor| vendor.drivers);
-    for (dir, word, owner) in of_vendors.chain(&OTHER_OWNERS) {
-        let names = match root.names(&site.kubelet.join(dir)) {
-            NodeObject::Here(names) => names,
-            NodeObject::Absent => continue,
-            NodeObject::Unreadable(error) => {
-                return Finding::unseen(CHECK, format!("{}: {error}", site.kubelet.join(dir).display()));
-            }
-        };
-        let is_its = |name: &&String| name.to_lowercase().contains(word) && !name.starts_with("kubelet");
-        if let Some(name) = names.iter().find(is_its) {
-            found.push(format!("{owner} ({dir}/{name})"));
-        }
-    }
+    let found = match other_owners(|dir| root.find(&site.kubelet.join(dir))) {
+        Ok(found) => found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        Err(error) => return Finding::unseen(CHECK, format!("{}/{error}", site.kubelet.display())),
+    };
     if found.is_empty() {
         return Finding::ok(CHECK, "none hands out this node's cards");
     }

@@ -18,6 +18,7 @@ mod maintenance;
 mod metrics;
 mod nvidia_cards;
 mod orphans;
+mod other_drivers;
 mod policy;
 mod publisher;
 mod random_calls;
