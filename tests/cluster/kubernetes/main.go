@@ -30,6 +30,12 @@ func main() {
 		return
 	case "keys":
 		os.Exit(keys(os.Args[1:]))
+	case "device-plugin":
+		if err := devicePlugin(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "device-plugin:", err)
+			os.Exit(1)
+		}
+		return
 	case "kubectl":
 		kubectlutil.CheckErr(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()))
 		return
@@ -42,7 +48,7 @@ func main() {
 	case "kubelet":
 		command = kubelet.NewKubeletCommand(context.Background())
 	default:
-		fmt.Fprintf(os.Stderr, "%s: found no part of that name, expected etcd, keys, kubectl, kubelet, kube-apiserver, kube-controller-manager or kube-scheduler; call it by one of these names\n", name)
+		fmt.Fprintf(os.Stderr, "%s: found no part of that name, expected device-plugin, etcd, keys, kubectl, kubelet, kube-apiserver, kube-controller-manager or kube-scheduler; call it by one of these names\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))

@@ -1,10 +1,11 @@
-//! Scenario 9: manifests of other systems, as `aliquot convert` prints them, run with their limits.
+//! Scenario 9: manifests of other systems, as `aliquot convert` prints them, run with their limits, beside a device plugin.
 
 use std::ffi::OsString;
 use std::fs;
 
-use aliquot_cluster::Namespace;
+use aliquot_cluster::{Cluster, Namespace, Parts, Start};
 use aliquot_tests::command_line::{Ran, ran};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, pod};
@@ -95,12 +96,56 @@ fn unchanged(space: &Namespace<'_>) {
     assert!(device.starts_with("vir02-"), "template: {device}");
 }
 
+/// A device plugin on the node; it ends with the scenario.
+struct Plugin<'c>(&'c Cluster);
+
+impl<'c> Plugin<'c> {
+    const NAME: &'static str = "device-plugin";
+    const RESOURCE: &'static str = "neighbour.example.com/device";
+
+    fn start(cluster: &'c Cluster) -> Self {
+        let argv = vec![
+            Parts::find().unwrap().program(Self::NAME),
+            "/var/lib/kubelet/device-plugins".to_owned(),
+            Self::RESOURCE.to_owned(),
+        ];
+        let start = Start { name: Self::NAME.to_owned(), argv, ..Start::default() };
+        cluster.start_process(start).unwrap();
+        Self(cluster)
+    }
+
+    /// A Pod with its device runs.
+    fn serves(&self, space: &Namespace<'_>) {
+        let mut limits = json!({});
+        limits[Self::RESOURCE] = json!(1);
+        space.create_object(&space.core("pods"), &asks_for("neighbour", &limits)).unwrap();
+        if let Err(error) = space.running("neighbour", 1, PATIENCE) {
+            panic!("{error}\n{}", self.0.log(Self::NAME, 20));
+        }
+        let device = space.exec("neighbour", &["printenv", "NEIGHBOUR"]).unwrap().out;
+        assert_eq!(device.trim(), "device-0");
+    }
+}
+
+impl Drop for Plugin<'_> {
+    fn drop(&mut self) {
+        // A failed scenario has its reason reported already.
+        drop(self.0.end_process(Self::NAME, Signal::SIGTERM));
+    }
+}
+
 #[test]
 fn manifests_of_other_systems_run_with_their_limits() {
     let Some(stage) = Stage::with_agent("migration", "mixed", "auto") else { return };
     let space = stage.namespace("others");
+    // A given cluster's node is not within reach.
+    let plugin = stage.own_cluster().map(Plugin::start);
     shares_of_hami(&space);
+    if let Some(plugin) = &plugin {
+        plugin.serves(&space);
+    }
     unchanged(&space);
+    drop(plugin);
     // A resource that no class carries stays with the scheduler.
     space
         .create_object(&space.core("pods"), &asks_for("no-class", &json!({"nvidia.com/gpu.shared": 1})))

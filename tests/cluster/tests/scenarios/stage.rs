@@ -141,9 +141,17 @@ impl Stage {
     /// The cluster of this process, for scenarios that reach into its node; those begin with [`needs_own`].
     #[track_caller]
     pub(crate) fn cluster(&self) -> &Cluster {
+        let Some(cluster) = self.own_cluster() else {
+            panic!("{}: found a given cluster, expected one of this process", self.name);
+        };
+        cluster
+    }
+
+    /// The cluster of this process; `None`: a given one.
+    pub(crate) fn own_cluster(&self) -> Option<&Cluster> {
         match &self.ground {
-            Ground::Own(cluster) => cluster,
-            Ground::Given(_) => panic!("{}: found a given cluster, expected one of this process", self.name),
+            Ground::Own(cluster) => Some(cluster),
+            Ground::Given(_) => None,
         }
     }
 
