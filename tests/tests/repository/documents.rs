@@ -262,3 +262,27 @@ fn limits_name_affected_users_and_a_remedy() {
         assert!(filled, "expected limit, affected users and remedy, found {limit:?}");
     }
 }
+
+/// Every source of the program, in one text.
+fn sources() -> String {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "driver/src/*.rs", "core/src/*.rs"]).current_dir(root());
+    let listed = String::from_utf8(git.output().unwrap().stdout).unwrap();
+    listed.lines().map(text).collect()
+}
+
+#[test]
+fn symptoms_quote_what_the_program_says() {
+    let page = text("docs/user/troubleshooting.md");
+    let sources = sources();
+    let first_cells = rows(&page).into_iter().map(|row| row[0].to_owned());
+    let spans = first_cells.flat_map(|cell| {
+        cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+    });
+    // Commands and names of resources are no messages.
+    let quotes: Vec<String> =
+        spans.filter(|span| !span.starts_with("aliquot ") && !span.contains('/')).collect();
+    assert!(quotes.len() > 8, "{quotes:?}");
+    let unsaid: Vec<&String> = quotes.iter().filter(|quote| !sources.contains(quote.as_str())).collect();
+    assert!(unsaid.is_empty(), "docs/user/troubleshooting.md: found quotes that no message has: {unsaid:?}");
+}
