@@ -20,27 +20,42 @@ mod cards;
 mod chips;
 mod claims;
 mod config;
+mod device_plugin;
 mod dra;
 mod expression;
 mod gpus;
+mod mig_parted;
+mod names;
+mod place;
 mod pod;
+mod pod_words;
 mod rows;
 mod vocabulary;
 mod wishes;
 mod words;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use aliquot_core::dra::DeviceClass;
 use serde_json::{Map, Value};
 
 use crate::manifest::{DocumentError, Object, values};
+use crate::printable::{line, line_of};
 
 pub use cards::{Cards, KnownCard};
 pub use rows::{ROWS, Row};
 pub use vocabulary::System;
 pub use words::is_about_cards;
+
+use config::Taken;
+use names::Names;
+use place::Place;
+
+/// Most bytes of a value that a line shows.
+const VALUE_BYTES_MAX: usize = 120;
+/// Most bytes of a reason: it may name what the input has.
+const REASON_BYTES_MAX: usize = 400;
 
 /// One text to convert.
 #[derive(Clone, Copy, Debug)]
@@ -107,17 +122,12 @@ struct Conversion<'c> {
     file: String,
     done: Converted,
     classes: BTreeMap<String, DeviceClass>,
-    /// Names of claim templates, with their namespaces.
-    names: BTreeSet<(String, String)>,
+    /// Names of claim templates by namespace.
+    names: BTreeMap<String, Names>,
     /// The resource of a replica of a card, where the input has the plugin's configuration.
     replica: Option<&'static str>,
-}
-
-/// An object, and where in it something is.
-#[derive(Clone, Debug)]
-struct Place {
-    object: String,
-    path: String,
+    /// Whether the policy has slots already.
+    has_replicas: bool,
 }
 
 /// The object that a Pod belongs to.
@@ -142,8 +152,9 @@ pub fn convert(
         file: String::new(),
         done: Converted::default(),
         classes: BTreeMap::new(),
-        names: BTreeSet::new(),
+        names: BTreeMap::new(),
         replica: None,
+        has_replicas: false,
     };
     let mut documents: Vec<(&str, Value)> = Vec::new();
     for source in sources {
@@ -171,11 +182,11 @@ impl Conversion<'_> {
         for item in document.get("items").and_then(Value::as_array).into_iter().flatten() {
             self.prepare(item);
         }
-        self.replica = self.replica.or(config::resource_of_replicas(document));
+        self.replica = self.replica.or(self.resource_of_replicas(document));
         if document.get("kind").and_then(Value::as_str) == Some("ResourceClaimTemplate") {
             let text = |key| document.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
             let namespace = text("namespace").unwrap_or_default().to_owned();
-            self.names.insert((namespace, text("name").unwrap_or_default().to_owned()));
+            self.names.entry(namespace).or_default().take(text("name").unwrap_or_default());
         }
     }
 
@@ -187,8 +198,13 @@ impl Conversion<'_> {
             let Some(Value::Array(items)) = items else { return Ok(()) };
             return items.into_iter().try_for_each(|item| self.document(item));
         }
-        if self.configuration(&document)? {
-            return Ok(());
+        match self.configuration(&mut document)? {
+            Taken::Nothing => {}
+            Taken::Part => {
+                self.done.documents.push(document);
+                return Ok(());
+            }
+            Taken::All => return Ok(()),
         }
         let Value::Object(object) = &mut document else {
             return self.fail("found a document that is no object, expected manifests or a configuration");
@@ -200,7 +216,8 @@ impl Conversion<'_> {
             );
         }
         let name = name_of(object);
-        let place = Place { object: format!("{kind} {name}"), path: String::new() };
+        let named = format!("{kind} {name}");
+        let place = Place::object(&named);
         let namespace = object.get("metadata").and_then(|m| m.get("namespace")).and_then(Value::as_str);
         let namespace = namespace.map(str::to_owned);
         let owner = Owner { name: &name, namespace: namespace.as_deref() };
@@ -230,7 +247,8 @@ impl Conversion<'_> {
     }
 
     fn note(&mut self, field: &str, value: &str, becomes: &str) {
-        self.done.notes.push(format!("{}: {field}: {value}: carried as {becomes}", self.file));
+        let (file, value) = (line(&self.file), line_of(value, VALUE_BYTES_MAX));
+        self.done.notes.push(format!("{file}: {field}: {value}: carried as {becomes}"));
     }
 
     /// Has a class printed.
@@ -246,22 +264,19 @@ impl Conversion<'_> {
             (name, container) => format!("{name}-{container}"),
         };
         let stem = object_name(&stem);
-        let namespace = owner.namespace.unwrap_or_default().to_owned();
-        let mut name = stem.clone();
-        let mut copy = 2;
-        while !self.names.insert((namespace.clone(), name.clone())) {
-            name = format!("{stem}-{copy}");
-            copy += 1;
-        }
-        name
+        self.names.entry(owner.namespace.unwrap_or_default().to_owned()).or_default().free(&stem)
     }
 
     /// Quotas of old resources.
-    fn quota(&mut self, object: &Map<String, Value>, place: &Place) {
+    fn quota(&mut self, object: &Map<String, Value>, place: &Place<'_>) {
         let hard = object.get("spec").and_then(|spec| spec.get("hard")).and_then(Value::as_object);
         for (key, value) in hard.into_iter().flatten() {
             let name = key.strip_prefix("limits.").or_else(|| key.strip_prefix("requests.")).unwrap_or(key);
-            if words::meaning(name).is_some() {
+            let meaning = words::meaning(name);
+            let only = self.settings.from;
+            if meaning
+                .is_some_and(|(system, unit)| only.is_none_or(|only| words::is_word_of(only, system, unit)))
+            {
                 self.lose(
                     place.field(&format!("spec.hard[{key}]")),
                     &scalar(value),
@@ -273,22 +288,33 @@ impl Conversion<'_> {
     }
 
     fn finish(mut self) -> Converted {
-        let classes = std::mem::take(&mut self.classes);
-        let mut documents: Vec<Value> = classes.values().map(|class| Object::Class(class).json()).collect();
+        let mut classes: BTreeMap<String, Value> = std::mem::take(&mut self.classes)
+            .into_iter()
+            .map(|(name, class)| (name, Object::Class(&class).json()))
+            .collect();
+        let mut others = Vec::new();
+        for document in &self.done.documents {
+            if document.get("kind").and_then(Value::as_str) != Some("DeviceClass") {
+                continue;
+            }
+            let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            if classes.remove(name).is_some_and(|ours| ours != *document) {
+                others.push(name.to_owned());
+            }
+        }
+        for name in others {
+            let reason = "the input has another class of this name, which counts";
+            let remedy = "compare it with that of `aliquot classes --legacy`, or leave it out";
+            self.lose(
+                Place::object("DeviceClass").field(&name),
+                "a class for Pods that stay",
+                reason,
+                remedy,
+            );
+        }
+        let mut documents: Vec<Value> = classes.into_values().collect();
         documents.append(&mut self.done.documents);
         Converted { documents, ..self.done }
-    }
-}
-
-// === impl Place ===
-
-impl Place {
-    fn field(&self, rest: &str) -> String {
-        format!("{} {}{rest}", self.object, self.path)
-    }
-
-    fn below(&self, key: &str) -> Self {
-        Self { object: self.object.clone(), path: format!("{}{key}.", self.path) }
     }
 }
 
@@ -297,7 +323,9 @@ impl Place {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, field, value, reason, remedy } = self;
-        let value = crate::printable::line_of(value, 120);
+        let [file, field] = [file, field].map(|text| line(text));
+        let [reason, remedy] = [reason, remedy].map(|text| line_of(text, REASON_BYTES_MAX));
+        let value = line_of(value, VALUE_BYTES_MAX);
         write!(f, "{file}: {field}: {value}: not carried: {reason}; {remedy}")
     }
 }

@@ -23,6 +23,10 @@ pub(super) struct Amounts {
     pub(super) memory_part: Option<u32>,
     /// Percent of a card's compute.
     pub(super) cores: Option<u64>,
+    /// Part of a card's memory, in hundredths of a percent, all cards together.
+    pub(super) memory_part_of_all: Option<u64>,
+    /// Percent of a card's compute, all cards together.
+    pub(super) cores_of_all: Option<u64>,
     /// Percent of cards' compute, above 100 that of several.
     pub(super) cores_of_cards: Option<u64>,
     /// Percent of cards, memory and compute alike.
@@ -82,17 +86,15 @@ impl Amounts {
             }
             Unit::Memory(each) => set(&mut self.memory, mebibytes(each)?),
             Unit::MemoryOfAll(each) => set(&mut self.memory_of_all, mebibytes(each)?),
-            Unit::MemoryQuantity => {
-                let bytes =
-                    text.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.units_rounded_up()).ok());
-                let bytes = bytes.filter(|bytes| *bytes > 0);
-                set(&mut self.memory, Bytes(bytes.ok_or("it is no quantity above 0, such as 8Gi")?))
-            }
+            Unit::MemoryQuantity => set(&mut self.memory, quantity(text)?),
             Unit::MemoryPercent => {
                 let part = u32::try_from(percent(100)?).unwrap_or(0) * 100;
                 // HAMi reads none as all.
                 set(&mut self.memory_part, if part == 0 { WHOLE } else { part })
             }
+            Unit::MemoryQuantityOfAll => set(&mut self.memory_of_all, quantity(text)?),
+            Unit::MemoryPercentOfAll => set(&mut self.memory_part_of_all, percent(100 * CARDS_MAX)? * 100),
+            Unit::CoresOfAll => set(&mut self.cores_of_all, percent(100 * CARDS_MAX)?),
             Unit::Cores => set(&mut self.cores, percent(100)?),
             Unit::CoresOfCards => set(&mut self.cores_of_cards, percent(100 * CARDS_MAX)?),
             Unit::PercentOfCards => set(&mut self.percent_of_cards, percent(100 * CARDS_MAX)?),
@@ -125,9 +127,23 @@ impl Amounts {
     /// # Errors
     /// The amounts contradict each other.
     pub(super) fn part(&self) -> Result<(u32, CardPart), String> {
-        let mut count = self.cards.unwrap_or(1);
-        let mut cores = self.cores;
-        let mut part = self.memory_part;
+        // Koordinator: without a number of cards, a multiple of 100 percent of memory is as many.
+        let whole_parts = self.memory_part_of_all.filter(|part| part % u64::from(WHOLE) == 0);
+        let count = self.cards.or(whole_parts.map(|part| part / u64::from(WHOLE))).unwrap_or(1).max(1);
+        let each = |of_all: Option<u64>, what: &str| match of_all {
+            Some(all) if all % count > 0 => Err(format!("its {what} does not divide among {count} cards")),
+            of_all => Ok(of_all.map(|all| all / count)),
+        };
+        let mut cores = self.cores.or(each(self.cores_of_all, "compute")?);
+        let part_of_all = each(self.memory_part_of_all, "percentage of memory")?;
+        let part_of_all = part_of_all.map(|part| u32::try_from(part).unwrap_or(u32::MAX));
+        let mut part = self.memory_part.or(part_of_all);
+        if cores.is_some_and(|cores| cores > 100) || part.is_some_and(|part| part > WHOLE) {
+            return Err("it is more than all of a card, and no number of whole ones".to_owned());
+        }
+        if part == Some(WHOLE) && self.cores_of_all.is_some_and(|all| all != 100 * count) {
+            return Err("its compute is not that of the cards whose memory it is".to_owned());
+        }
         for percent in [self.cores_of_cards, self.percent_of_cards].into_iter().flatten() {
             if percent >= 100 {
                 if percent % 100 > 0 || self.cards.is_some_and(|cards| cards != percent / 100) {
@@ -141,13 +157,7 @@ impl Amounts {
                 part = part.or(u32::try_from(percent).ok().map(|percent| percent * 100));
             }
         }
-        let of_each = match self.memory_of_all {
-            Some(all) if all.0 % count > 0 => {
-                return Err(format!("its memory does not divide among {count} cards"));
-            }
-            Some(all) => Some(Bytes(all.0 / count)),
-            None => None,
-        };
+        let of_each = each(self.memory_of_all.map(|all| all.0), "memory")?.map(Bytes);
         let memory = match (self.memory.or(of_each), part) {
             // HAMi, Volcano: the size counts where both are there.
             (Some(size), _) => ShareMemory::Size(size),
@@ -155,7 +165,6 @@ impl Amounts {
             (None, Some(part)) => ShareMemory::Part(part),
         };
         let percent = u8::try_from(cores.unwrap_or(0).min(100)).unwrap_or(100);
-        count = count.max(1);
         let count = u32::try_from(count).unwrap_or(1);
         Ok(match memory {
             ShareMemory::All if cores.is_none_or(|cores| cores == 100) => (count, CardPart::Whole),
@@ -164,12 +173,23 @@ impl Amounts {
     }
 }
 
+fn quantity(text: &str) -> Result<Bytes, String> {
+    let bytes = text.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.units_rounded_up()).ok());
+    let bytes = bytes.filter(|bytes| *bytes > 0);
+    Ok(Bytes(bytes.ok_or("it is no quantity above 0, such as 8Gi")?))
+}
+
 fn set<T>(amount: &mut Option<T>, value: T) -> Result<(), String> {
     if amount.is_some() {
         return Err("the same amount is there a second time".to_owned());
     }
     *amount = Some(value);
     Ok(())
+}
+
+/// A number of devices.
+pub(super) fn count(text: &str) -> Option<u32> {
+    whole(text).filter(|count| (1..=CARDS_MAX).contains(count)).and_then(|count| u32::try_from(count).ok())
 }
 
 /// A whole number as Kubernetes has it: `2`, and `2k` or `2000m` too.

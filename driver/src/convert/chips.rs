@@ -7,27 +7,36 @@ use aliquot_core::offer::legacy::legacy_class_of;
 
 use super::cards::of_models;
 use super::claims::{ALTERNATIVES_MAX, Alternative, Asked, CardSpread};
-use super::pod::Outcome;
+use super::gpus::NO_COUNT;
+use super::pod::{Became, Outcome, STAYS};
 use super::vocabulary::Unit;
 use super::wishes::Wishes;
 use super::words::{Word, has_template};
 use super::{Conversion, Place, amounts};
 
-const STAYS: &str = "correct it; the container stays as it is";
-
 impl Conversion<'_> {
     /// What a container's chips, memory of chips or cores of a vNPU become.
-    pub(super) fn chips(&mut self, words: &[Word], wishes: &Wishes, at: &Place, name: &str) -> Outcome {
-        let of = |unit: Unit| words.iter().find(|word| word.unit == unit);
-        let chips: Vec<&Word> = words.iter().filter(|word| word.unit == Unit::Chips).collect();
-        if let Some(memory) = of(Unit::ChipMemory) {
-            return self.chip_memory(memory, &chips, at, name);
-        }
-        if let Some(cores) = of(Unit::ChipCores) {
-            return self.chip_cores(cores, wishes, at, name);
+    pub(super) fn chips(&mut self, words: &[Word], wishes: &Wishes, at: &Place<'_>, name: &str) -> Outcome {
+        let (chips, parts): (Vec<&Word>, Vec<&Word>) =
+            words.iter().partition(|word| word.unit == Unit::Chips);
+        match (parts.as_slice(), chips.as_slice()) {
+            ([], _) => {}
+            ([memory], _) if memory.unit == Unit::ChipMemory => {
+                return self.chip_memory(memory, &chips, at, name);
+            }
+            ([cores], []) => return self.chip_cores(cores, wishes, at, name),
+            ([part], [other, ..]) | ([part, other, ..], _) => {
+                let reason = format!("it contradicts {}: each says how much of a chip", other.name);
+                self.lose(at.limit(&part.name), &part.value, reason, STAYS);
+                return Outcome::Left;
+            }
         }
         let mut classes = Vec::new();
         for word in chips {
+            if amounts::count(&word.value).is_none() {
+                self.lose(at.limit(&word.name), &word.value, NO_COUNT, STAYS);
+                return Outcome::Left;
+            }
             match legacy_class_of(&word.name) {
                 Some(class) => classes.push(class),
                 None => {
@@ -44,17 +53,16 @@ impl Conversion<'_> {
                 }
             }
         }
-        if classes.is_empty() { Outcome::Left } else { Outcome::Unchanged(classes) }
+        if classes.is_empty() { Outcome::Left } else { Outcome::Unchanged(classes, Became::Chips) }
     }
 
     /// HAMi rounds memory up to the smallest template that has it; two resources become one request.
-    fn chip_memory(&mut self, memory: &Word, chips: &[&Word], at: &Place, name: &str) -> Outcome {
+    fn chip_memory(&mut self, memory: &Word, chips: &[&Word], at: &Place<'_>, name: &str) -> Outcome {
         let chip = memory.name.strip_suffix("-memory").unwrap_or(&memory.name);
         let others = chips.iter().any(|word| word.name != chip);
         let count =
-            chips.iter().find(|word| word.name == chip).map_or(Some(1), |word| amounts::whole(&word.value));
-        let Some(count) = count.and_then(|count| u32::try_from(count).ok()).filter(|c| !others && *c <= 32)
-        else {
+            chips.iter().find(|word| word.name == chip).map_or(Some(1), |word| amounts::count(&word.value));
+        let Some(count) = count.filter(|_| !others) else {
             self.lose(at.limit(&memory.name), &memory.value, "its number of chips contradicts it", STAYS);
             return Outcome::Left;
         };
@@ -68,11 +76,11 @@ impl Conversion<'_> {
             &memory.value,
             &format!("{} with the chip's count, in one request", classes.join(" or ")),
         );
-        Outcome::Claim(vec![asked(name, count, alternatives)])
+        Outcome::Claim(vec![asked(name, count, alternatives)], Became::Chips)
     }
 
     /// So many AI cores in one vNPU, with the labels that choose among templates of one size.
-    fn chip_cores(&mut self, cores: &Word, wishes: &Wishes, at: &Place, name: &str) -> Outcome {
+    fn chip_cores(&mut self, cores: &Word, wishes: &Wishes, at: &Place<'_>, name: &str) -> Outcome {
         let field = at.limit(&cores.name);
         let level = wishes.level.as_deref().unwrap_or("high");
         let dvpp = wishes.dvpp.as_deref().unwrap_or("null");
@@ -93,13 +101,19 @@ impl Conversion<'_> {
             }
         };
         match self.resolved(template, &cores.name, &cores.value, at) {
-            Some(alternatives) => Outcome::Claim(vec![asked(name, 1, alternatives)]),
+            Some(alternatives) => Outcome::Claim(vec![asked(name, 1, alternatives)], Became::Chips),
             None => Outcome::Left,
         }
     }
 
     /// What of the chips at hand answers a part, one alternative a class.
-    fn resolved(&mut self, part: &str, resource: &str, value: &str, at: &Place) -> Option<Vec<Alternative>> {
+    fn resolved(
+        &mut self,
+        part: &str,
+        resource: &str,
+        value: &str,
+        at: &Place<'_>,
+    ) -> Option<Vec<Alternative>> {
         let models: Vec<&CardModel> =
             self.cards.models().into_iter().filter(|model| model.vendor.as_str() == "huawei").collect();
         let found = parse_ask(part)

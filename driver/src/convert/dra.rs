@@ -1,5 +1,7 @@
 //! Claims on NVIDIA's DRA driver as claims on ours: classes, settings of sharing, selectors, constraints.
 
+use std::collections::BTreeMap;
+
 use aliquot_core::id::Vendor;
 use aliquot_core::offer::classes::{card_class, share_class, template_class};
 use aliquot_core::offer::legacy::legacy_any_mig;
@@ -8,7 +10,7 @@ use aliquot_core::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::expression::{NVIDIA, NoEquivalent, rewritten};
-use super::{Conversion, Place, System, scalar};
+use super::{Conversion, Place, System, name_of, scalar};
 
 const MIG_CLASS: &str = "mig.nvidia.com";
 /// What the names of the driver's other classes end with.
@@ -17,23 +19,33 @@ const OTHER_CLASSES: [&str; 2] = ["vfio.gpu.nvidia.com", "compute-domain"];
 /// Sharing that a configuration sets for some requests; none named are all.
 struct Sharing {
     requests: Vec<String>,
+    /// Where it is.
+    field: String,
     memory: Option<String>,
     cores: Option<u64>,
 }
 
+/// The configurations of a claim by request; of several for one, the last counts.
+struct Sharings<'s> {
+    by_request: BTreeMap<&'s str, usize>,
+    of_all: Option<usize>,
+    all: &'s [Sharing],
+}
+
 impl Conversion<'_> {
     /// An object of the device API.
-    pub(super) fn device_object(&mut self, object: &mut Map<String, Value>, kind: &str, place: &Place) {
+    pub(super) fn device_object(&mut self, object: &mut Map<String, Value>, kind: &str, place: &Place<'_>) {
         if self.settings.from.is_some_and(|only| only != System::NvidiaDra) {
             return;
         }
+        let name = name_of(object);
         let Some(spec) = object.get_mut("spec") else { return };
         let (devices, path) = match kind {
             "ResourceClaim" => (spec.get_mut("devices"), "spec.devices"),
             "ResourceClaimTemplate" => {
                 (spec.get_mut("spec").and_then(|spec| spec.get_mut("devices")), "spec.spec.devices")
             }
-            "DeviceClass" => return self.device_class(spec, place),
+            "DeviceClass" => return self.device_class(&name, spec, place),
             _ => return,
         };
         if let Some(Value::Object(devices)) = devices {
@@ -42,19 +54,26 @@ impl Conversion<'_> {
     }
 
     /// A class of the admin's own; those of the driver belong to its installation.
-    fn device_class(&mut self, spec: &mut Value, place: &Place) {
-        if [NVIDIA, MIG_CLASS, OTHER_CLASSES[0]]
-            .iter()
-            .any(|name| place.object.ends_with(&format!(" {name}")))
-        {
+    fn device_class(&mut self, name: &str, spec: &mut Value, place: &Place<'_>) {
+        if [NVIDIA, MIG_CLASS, OTHER_CLASSES[0]].contains(&name) {
             return;
         }
+        let Value::Object(spec) = spec else { return };
+        let at = place.below("spec");
         if let Some(Value::Array(selectors)) = spec.get_mut("selectors") {
-            self.selectors(selectors, &place.below("spec"));
+            self.selectors(selectors, &at);
+        }
+        for Sharing { field, memory, cores, .. } in self.sharing(spec, &at) {
+            let memory = memory.map(|memory| format!("memory {memory}"));
+            let cores = cores.map(|cores| format!("cores {cores}"));
+            let value: Vec<String> = memory.into_iter().chain(cores).collect();
+            let reason = "a class has no capacity, and its claims do not become shares";
+            let remedy = "ask for it in each claim, on the class share.aliquot.dev";
+            self.lose(field, &value.join(", "), reason, remedy);
         }
     }
 
-    fn devices(&mut self, devices: &mut Map<String, Value>, place: &Place) {
+    fn devices(&mut self, devices: &mut Map<String, Value>, place: &Place<'_>) {
         let asked: Vec<String> = devices
             .get("requests")
             .and_then(Value::as_array)
@@ -66,13 +85,14 @@ impl Conversion<'_> {
             return;
         }
         let sharing = self.sharing(devices, place);
+        let sharing = Sharings::of(&sharing);
         if let Some(Value::Array(requests)) = devices.get_mut("requests") {
             for (index, request) in requests.iter_mut().enumerate() {
-                let at = place.below(&format!("requests[{index}]"));
+                let at = place.item("requests", index);
                 let name = request.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-                let own = sharing.iter().rfind(|one| one.requests.is_empty() || one.requests.contains(&name));
                 for (key, exact) in exact_forms(request) {
-                    let at = if key.is_empty() { at.clone() } else { at.below(&key) };
+                    let own = sharing.of_request(&name, exact);
+                    let at = if key.is_empty() { at } else { at.below(&key) };
                     self.request(exact, own, &at);
                 }
             }
@@ -80,7 +100,7 @@ impl Conversion<'_> {
         self.constraints(devices, place);
     }
 
-    fn request(&mut self, exact: &mut Map<String, Value>, sharing: Option<&Sharing>, at: &Place) {
+    fn request(&mut self, exact: &mut Map<String, Value>, sharing: Option<&Sharing>, at: &Place<'_>) {
         let class = exact.get("deviceClassName").and_then(Value::as_str).unwrap_or_default().to_owned();
         if OTHER_CLASSES.iter().any(|other| class.starts_with(*other)) {
             let field = at.field("deviceClassName");
@@ -110,31 +130,59 @@ impl Conversion<'_> {
             _ => class.clone(),
         };
         exact.insert("deviceClassName".to_owned(), json!(ours));
-        let Some(sharing) = sharing else { return };
-        let mut amounts = Map::new();
-        if let Some(memory) = &sharing.memory {
-            amounts.insert(CAPACITY_MEMORY.to_owned(), json!(memory));
-        }
-        match sharing.cores {
-            Some(cores) if class == MIG_CLASS => {
+        let mut amounts = self.own_capacity(exact, at);
+        for (name, value) in sharing.map(Sharing::amounts).unwrap_or_default() {
+            if name == CAPACITY_CORES && class == MIG_CLASS {
                 let reason = "cores of an instance are percent of the whole card";
                 let remedy = "set capacity cores to that part of the instance's percentage";
-                self.lose(at.field("defaultActiveThreadPercentage"), &cores.to_string(), reason, remedy);
+                self.lose(at.field("defaultActiveThreadPercentage"), &value, reason, remedy);
+                continue;
             }
-            Some(cores) => drop(amounts.insert(CAPACITY_CORES.to_owned(), json!(cores.to_string()))),
-            None => {}
+            match amounts.get(name).map(scalar).filter(|own| *own != value) {
+                Some(own) => {
+                    let field = at.field(&format!("capacity.requests[{name}]: {own}, and {name}"));
+                    let reason = "the request's own capacity counts";
+                    self.lose(field, &value, reason, "keep one of them");
+                }
+                None => drop(amounts.insert(name.to_owned(), json!(value))),
+            }
         }
         if !amounts.is_empty() {
-            exact.insert("capacity".to_owned(), json!({ "requests": amounts }));
+            let capacity = exact.entry("capacity").or_insert_with(|| json!({}));
+            if let Value::Object(capacity) = capacity {
+                capacity.insert("requests".to_owned(), Value::Object(amounts));
+            }
         }
     }
 
+    /// Takes the capacity that a request has itself, in the names that our devices publish.
+    fn own_capacity(&mut self, exact: &mut Map<String, Value>, at: &Place<'_>) -> Map<String, Value> {
+        let mut amounts = Map::new();
+        let Some(Value::Object(capacity)) = exact.get_mut("capacity") else { return amounts };
+        if let Some(Value::Object(requests)) = capacity.remove("requests") {
+            for (name, value) in requests {
+                let bare = name.strip_prefix(NVIDIA).and_then(|rest| rest.strip_prefix('/')).unwrap_or(&name);
+                if [CAPACITY_MEMORY, CAPACITY_CORES].contains(&bare) {
+                    amounts.insert(bare.to_owned(), value);
+                } else {
+                    let field = at.field(&format!("capacity.requests[{name}]"));
+                    let reason = "no device has such a capacity";
+                    self.lose(field, &scalar(&value), reason, "ask for memory or cores");
+                }
+            }
+        }
+        if capacity.is_empty() {
+            exact.remove("capacity");
+        }
+        amounts
+    }
+
     /// Rewrites selectors; the profile that they demand for certain.
-    fn selectors(&mut self, selectors: &mut Vec<Value>, at: &Place) -> Option<String> {
+    fn selectors(&mut self, selectors: &mut Vec<Value>, at: &Place<'_>) -> Option<String> {
         let mut profile = None;
         let mut index = 0;
         selectors.retain_mut(|selector| {
-            let field = at.field(&format!("selectors[{index}]"));
+            let number = index;
             index += 1;
             let Some(expression) = selector.pointer_mut("/cel/expression") else { return true };
             let text = scalar(expression);
@@ -148,8 +196,12 @@ impl Conversion<'_> {
                     return true;
                 }
                 Err(NoEquivalent::Attribute(name)) => format!("no device has an attribute like `{name}`"),
+                Err(NoEquivalent::Use(name)) => {
+                    format!("`{name}` has other values here, and is not compared with a string")
+                }
                 Err(NoEquivalent::Unread(why)) => format!("it cannot be read: {why}"),
             };
+            let field = at.item("selectors", number).field("cel.expression");
             self.lose(field, &text, reason, "the request has no such selector now; write one on aliquot.dev");
             false
         });
@@ -157,12 +209,13 @@ impl Conversion<'_> {
     }
 
     /// Takes NVIDIA's configurations out of the list.
-    fn sharing(&mut self, devices: &mut Map<String, Value>, place: &Place) -> Vec<Sharing> {
+    fn sharing(&mut self, devices: &mut Map<String, Value>, place: &Place<'_>) -> Vec<Sharing> {
         let mut found = Vec::new();
         let Some(Value::Array(configs)) = devices.get_mut("config") else { return found };
         let mut index = 0;
         configs.retain(|config| {
-            let at = place.below(&format!("config[{index}].opaque.parameters"));
+            let at = place.item("config", index);
+            let at = at.below("opaque.parameters");
             index += 1;
             let Some(opaque) = config.get("opaque") else { return true };
             if opaque.get("driver").and_then(Value::as_str) != Some(NVIDIA) {
@@ -183,7 +236,7 @@ impl Conversion<'_> {
         &mut self,
         parameters: Option<&Value>,
         requests: Vec<String>,
-        at: &Place,
+        at: &Place<'_>,
     ) -> Option<Sharing> {
         let parameters = parameters?;
         let kind = parameters.get("kind").and_then(Value::as_str).unwrap_or_default();
@@ -218,10 +271,11 @@ impl Conversion<'_> {
         }
     }
 
-    fn mps(&mut self, config: Option<&Value>, requests: Vec<String>, at: &Place) -> Option<Sharing> {
+    fn mps(&mut self, config: Option<&Value>, requests: Vec<String>, at: &Place<'_>) -> Option<Sharing> {
         let reason = "MPS runs kernels side by side, shares take turns";
         self.lose(at.field("sharing.strategy"), "MPS", reason, "compare the throughput of the programs");
-        let mut sharing = Sharing { requests, memory: None, cores: None };
+        let field = at.field("sharing.mpsConfig");
+        let mut sharing = Sharing { requests, field, memory: None, cores: None };
         for (key, value) in config.and_then(Value::as_object).into_iter().flatten() {
             let field = at.field(&format!("sharing.mpsConfig.{key}"));
             let text = scalar(value);
@@ -249,12 +303,12 @@ impl Conversion<'_> {
         (sharing.memory.is_some() || sharing.cores.is_some()).then_some(sharing)
     }
 
-    fn constraints(&mut self, devices: &mut Map<String, Value>, place: &Place) {
+    fn constraints(&mut self, devices: &mut Map<String, Value>, place: &Place<'_>) {
         const KEPT: [&str; 5] = ["architecture", "driverVersion", "parentUUID", "productName", "profile"];
         let Some(Value::Array(constraints)) = devices.get_mut("constraints") else { return };
         let mut index = 0;
         constraints.retain_mut(|constraint| {
-            let at = place.below(&format!("constraints[{index}]"));
+            let at = place.item("constraints", index);
             index += 1;
             for key in ["matchAttribute", "distinctAttribute"] {
                 let Some(attribute) = constraint.get_mut(key) else { continue };
@@ -275,6 +329,37 @@ impl Conversion<'_> {
         if constraints.is_empty() {
             devices.remove("constraints");
         }
+    }
+}
+
+// === impl Sharing ===
+
+impl Sharing {
+    fn amounts(&self) -> Vec<(&'static str, String)> {
+        let memory = self.memory.clone().map(|memory| (CAPACITY_MEMORY, memory));
+        let cores = self.cores.map(|cores| (CAPACITY_CORES, cores.to_string()));
+        memory.into_iter().chain(cores).collect()
+    }
+}
+
+// === impl Sharings ===
+
+impl<'s> Sharings<'s> {
+    fn of(all: &'s [Sharing]) -> Self {
+        let mut by_request = BTreeMap::new();
+        for (index, sharing) in all.iter().enumerate() {
+            by_request.extend(sharing.requests.iter().map(|name| (name.as_str(), index)));
+        }
+        let of_all = all.iter().rposition(|sharing| sharing.requests.is_empty());
+        Self { by_request, of_all, all }
+    }
+
+    /// That of a request, or of one of its alternatives, which a configuration names as `request/alternative`.
+    fn of_request(&self, request: &str, form: &Map<String, Value>) -> Option<&'s Sharing> {
+        let alternative = form.get("name").and_then(Value::as_str).map(|name| format!("{request}/{name}"));
+        let alternative = alternative.and_then(|name| self.by_request.get(name.as_str()).copied());
+        let own = self.by_request.get(request).copied();
+        [alternative, own, self.of_all].into_iter().flatten().max().and_then(|index| self.all.get(index))
     }
 }
 

@@ -6,44 +6,57 @@ use aliquot_core::catalogue::CardModel;
 use aliquot_core::id::Vendor;
 use aliquot_core::offer::DRIVER;
 use aliquot_core::offer::classes::{card_class, share_class, template_class};
-use aliquot_core::offer::legacy::{legacy_class_of, legacy_gpu_of_profile, legacy_mig, legacy_slot};
+use aliquot_core::offer::legacy::{legacy_gpu, legacy_gpu_of_profile, legacy_mig, legacy_slot};
 
-use super::amounts::{CardPart, ShareMemory, WHOLE, whole};
+use super::amounts::{Amounts, CardPart, ShareMemory, WHOLE, count};
 use super::cards::{PartSize, is_called, of_models};
 use super::claims::{ALTERNATIVES_MAX, Alternative, Asked, CardSpread, capacity};
-use super::pod::{Outcome, STAYS};
+use super::pod::{Became, Outcome, STAYS};
 use super::vocabulary::{System, Unit};
 use super::wishes::{ComputeWish, Wishes};
 use super::words::{Word, profile_of};
 use super::{Conversion, Place};
 
+/// What is wrong with a number of devices.
+pub(super) const NO_COUNT: &str = "it is no number from 1 to 32";
+/// What a priority is on a whole card.
+pub(super) const ALONE: &str = "a whole card, where no other process has a turn";
+
 impl Conversion<'_> {
     /// MIG instances by profile.
-    pub(super) fn instances(&mut self, words: &[Word], wishes: &Wishes, at: &Place, name: &str) -> Outcome {
+    pub(super) fn instances(
+        &mut self,
+        words: &[Word],
+        wishes: &Wishes,
+        at: &Place<'_>,
+        name: &str,
+    ) -> Outcome {
         if let Some(other) = words.iter().find(|word| word.unit != Unit::MigInstances) {
             let reason = "the container asks for MIG instances and for cards at once";
             self.lose(at.limit(&other.name), &other.value, reason, STAYS);
             return Outcome::Left;
         }
-        if wishes.selectors.is_empty() {
-            let profiles = words.iter().filter_map(|word| profile_of(&word.name));
-            return Outcome::Unchanged(profiles.map(|profile| legacy_mig(&profile)).collect());
-        }
-        let mut requests = Vec::new();
+        // Claims are not on one NUMA node together, so that several profiles need none.
+        let by_claim = !wishes.selectors.is_empty() || (wishes.numa && words.len() == 1);
+        let (mut requests, mut classes) = (Vec::new(), Vec::new());
         for (number, word) in words.iter().enumerate() {
-            let count = whole(&word.value).and_then(|count| u32::try_from(count).ok());
-            let (Some(count @ 1..=32), Some(profile)) = (count, profile_of(&word.name)) else {
-                self.lose(at.limit(&word.name), &word.value, "it is no number from 1 to 32", STAYS);
+            let (Some(count), Some(profile)) = (count(&word.value), profile_of(&word.name)) else {
+                self.lose(at.limit(&word.name), &word.value, NO_COUNT, STAYS);
                 return Outcome::Left;
             };
             let name = if number == 0 { name.to_owned() } else { format!("{name}-{number}") };
             requests.push(of_profile(&name, count, &profile, wishes));
+            classes.push(legacy_mig(&profile));
         }
-        Outcome::Claim(requests)
+        match (by_claim, words.len()) {
+            (false, _) => Outcome::Unchanged(classes, Became::ClassesOfInstances),
+            (true, 1) => Outcome::Claim(requests, Became::Instances),
+            (true, _) => Outcome::Claim(requests, Became::SeveralProfiles),
+        }
     }
 
     /// Number of cards and what each of them is; `None`: an amount is wrong, and that was said.
-    fn amounts(&mut self, words: &[Word], wishes: &mut Wishes, at: &Place) -> Option<(u32, CardPart)> {
+    fn amounts(&mut self, words: &[Word], wishes: &mut Wishes, at: &Place<'_>) -> Option<(u32, CardPart)> {
         let mut amounts = wishes.amounts.clone();
         for word in words {
             let taken = match word.unit {
@@ -55,8 +68,9 @@ impl Conversion<'_> {
                 return None;
             }
         }
-        let percentage = words.iter().find(|word| word.unit == Unit::MemoryPercent);
-        if let (Some(_), Some(word)) = (amounts.memory, percentage) {
+        let of_memory = |word: &&Word| matches!(word.unit, Unit::MemoryPercent | Unit::MemoryPercentOfAll);
+        let percentage = words.iter().find(of_memory);
+        if let (Some(_), Some(word)) = (amounts.memory.or(amounts.memory_of_all), percentage) {
             let reason = "the size in MiB is there as well, and counts";
             self.lose(at.limit(&word.name), &word.value, reason, "remove it");
         }
@@ -73,11 +87,18 @@ impl Conversion<'_> {
     }
 
     /// Whole cards, shares, replicas.
-    pub(super) fn gpus(&mut self, words: &[Word], wishes: &mut Wishes, at: &Place, name: &str) -> Outcome {
+    pub(super) fn gpus(
+        &mut self,
+        words: &[Word],
+        wishes: &mut Wishes,
+        at: &Place<'_>,
+        name: &str,
+    ) -> Outcome {
         let Some((count, part)) = self.amounts(words, wishes, at) else { return Outcome::Left };
-        let only_cards = words.iter().all(|word| matches!(word.unit, Unit::Cards | Unit::Replicas));
+        let only_cards = wishes.amounts == Amounts::default()
+            && words.iter().all(|word| matches!(word.unit, Unit::Cards | Unit::Replicas));
         if let Some(profile) = wishes.profile.clone().filter(|_| only_cards) {
-            return Outcome::Claim(vec![of_profile(name, count, &profile, wishes)]);
+            return Outcome::Claim(vec![of_profile(name, count, &profile, wishes)], Became::Instances);
         }
         let part = match (wishes.replicas, part) {
             (Some(replicas @ 2..), CardPart::Whole) if only_cards => {
@@ -96,16 +117,26 @@ impl Conversion<'_> {
         let system = words.iter().map(|word| word.system).find(|system| *system != System::Nvidia);
         let system = system.or(wishes.amounts_of).unwrap_or(System::Nvidia);
         let Some(alternatives) = self.alternatives(part, wishes, words, at) else { return Outcome::Left };
-        let (settings, spread) = match part {
-            CardPart::Share { .. } => (settings(wishes, part, system), CardSpread::Distinct),
-            CardPart::Whole => (BTreeMap::new(), CardSpread::Any),
+        let (settings, spread, became) = match part {
+            CardPart::Share { .. } => (settings(wishes, part, system), CardSpread::Distinct, Became::Shares),
+            CardPart::Whole => {
+                self.moot_priority(words, at);
+                (BTreeMap::new(), CardSpread::Any, Became::Cards)
+            }
         };
         let same = wishes.numa.then(|| format!("{DRIVER}/numaNode"));
-        Outcome::Claim(vec![Asked { name: name.to_owned(), count, alternatives, settings, spread, same }])
+        let asked = Asked { name: name.to_owned(), count, alternatives, settings, spread, same };
+        Outcome::Claim(vec![asked], became)
+    }
+
+    fn moot_priority(&mut self, words: &[Word], at: &Place<'_>) {
+        for word in words.iter().filter(|word| word.unit == Unit::Priority) {
+            self.note(&at.limit(&word.name), &word.value, ALONE);
+        }
     }
 
     /// A container whose resource a class can stand for.
-    fn unchanged(&mut self, words: &[Word], wishes: &Wishes, at: &Place) -> Option<Outcome> {
+    fn unchanged(&mut self, words: &[Word], wishes: &Wishes, at: &Place<'_>) -> Option<Outcome> {
         if let Some(word) = words.iter().find(|word| word.unit == Unit::Replicas) {
             return Some(self.slot(word, at));
         }
@@ -113,15 +144,15 @@ impl Conversion<'_> {
         if !of_plugin || !wishes.selectors.is_empty() || wishes.numa {
             return None;
         }
-        let class = match (self.replica, &self.settings.profile) {
-            (Some(resource @ "nvidia.com/gpu"), _) => Some(legacy_slot(resource)),
-            (_, Some(profile)) => Some(legacy_gpu_of_profile(profile)),
-            _ => legacy_class_of("nvidia.com/gpu"),
+        let (class, became) = match (self.replica, &self.settings.profile) {
+            (Some(resource @ "nvidia.com/gpu"), _) => (legacy_slot(resource), Became::Slots),
+            (_, Some(profile)) => (legacy_gpu_of_profile(profile), Became::ClassesOfInstances),
+            _ => (legacy_gpu(), Became::ClassOfCards),
         };
-        Some(Outcome::Unchanged(class.into_iter().collect()))
+        Some(Outcome::Unchanged(vec![class], became))
     }
 
-    fn replica(&mut self, words: &[Word], replicas: u32, at: &Place) {
+    fn replica(&mut self, words: &[Word], replicas: u32, at: &Place<'_>) {
         let (name, value) = words.first().map_or(("", ""), |word| (word.name.as_str(), word.value.as_str()));
         let reason = format!(
             "time slicing has no memory limit, and a share has: 1/{replicas} of the card's, and as much of its compute \
@@ -136,7 +167,7 @@ impl Conversion<'_> {
     }
 
     /// A replica of the device plugin: a slot of the policy.
-    fn slot(&mut self, word: &Word, at: &Place) -> Outcome {
+    fn slot(&mut self, word: &Word, at: &Place<'_>) -> Outcome {
         if self.replica.is_none() {
             self.lose(
                 at.limit(&word.name),
@@ -145,7 +176,7 @@ impl Conversion<'_> {
                 "convert the plugin's configuration for a policy with slots, or ask for a share in a claim",
             );
         }
-        Outcome::Unchanged(vec![legacy_slot(&word.name)])
+        Outcome::Unchanged(vec![legacy_slot(&word.name)], Became::Slots)
     }
 
     fn alternatives(
@@ -153,7 +184,7 @@ impl Conversion<'_> {
         part: CardPart,
         wishes: &Wishes,
         words: &[Word],
-        at: &Place,
+        at: &Place<'_>,
     ) -> Option<Vec<Alternative>> {
         let one = |class: String, capacity| {
             vec![Alternative { name: String::new(), class, selectors: wishes.selectors.clone(), capacity }]
@@ -179,13 +210,15 @@ impl Conversion<'_> {
         cores: u8,
         wishes: &Wishes,
         words: &[Word],
-        at: &Place,
+        at: &Place<'_>,
     ) -> Option<Vec<Alternative>> {
         let passes = |model: &CardModel| {
             wishes.products.is_empty() || wishes.products.iter().any(|product| is_called(model, product))
         };
         let mut sizes = self.cards.sizes(part, passes);
-        let of_part = |word: &&Word| matches!(word.unit, Unit::MemoryPercent | Unit::PercentOfCards);
+        let of_part = |word: &&Word| {
+            matches!(word.unit, Unit::MemoryPercent | Unit::MemoryPercentOfAll | Unit::PercentOfCards)
+        };
         let word = words.iter().find(of_part).or_else(|| words.first());
         let (field, value) = match word {
             Some(word) => (at.limit(&word.name), word.value.clone()),

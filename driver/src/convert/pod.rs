@@ -4,36 +4,65 @@ use aliquot_core::dra::DeviceClass;
 use serde_json::{Map, Value, json};
 
 use super::claims::Asked;
-use super::vocabulary::{ANNOTATIONS, NODE_LABELS, SCHEDULERS, System, Unit, VARIABLES, Wish};
-use super::wishes::{Wishes, Word as Fate};
+use super::names::Names;
+use super::pod_words::remove;
+use super::vocabulary::{ANNOTATIONS, SCHEDULERS, System, Unit};
+use super::wishes::Wishes;
 use super::words::{self, Word};
-use super::{Conversion, Owner, Place, object_name, scalar};
+use super::{Conversion, Owner, Place, object_name};
 
-/// What becomes of a container.
+/// What is to be done with a container.
 pub(super) enum Outcome {
     /// It stays, and these classes serve its resources.
-    Unchanged(Vec<DeviceClass>),
+    Unchanged(Vec<DeviceClass>, Became),
     /// Requests take the place of its resources.
-    Claim(Vec<Asked>),
+    Claim(Vec<Asked>, Became),
     /// It stays, and what is missing was said.
     Left,
 }
 
+/// What a container asks for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Became {
+    /// Shares, in a claim.
+    Shares,
+    /// Whole cards, in a claim.
+    Cards,
+    /// MIG instances of one profile, in a claim.
+    Instances,
+    /// MIG instances of several profiles, each in a claim.
+    SeveralProfiles,
+    /// Whole cards, through a class under the old name.
+    ClassOfCards,
+    /// MIG instances, through classes under the old names.
+    ClassesOfInstances,
+    /// Slots, through a class under the old name.
+    Slots,
+    /// NPUs or parts of them.
+    Chips,
+    /// What it asked for before.
+    Left,
+}
+
 /// A container that asks for cards.
-struct Asker {
-    list: &'static str,
-    index: usize,
+pub(super) struct Asker {
+    /// The list of the Pod's `spec`, and that list's path.
+    pub(super) list: &'static str,
+    path: &'static str,
+    /// Its place in the list.
+    pub(super) index: usize,
     name: String,
     words: Vec<Word>,
 }
 
-const LISTS: [&str; 2] = ["initContainers", "containers"];
+const LISTS: [(&str, &str); 2] =
+    [("initContainers", "spec.initContainers"), ("containers", "spec.containers")];
 /// What to do about a container that was left as it is.
 pub(super) const STAYS: &str = "correct it; the container stays as it is";
 
 impl Conversion<'_> {
     /// Converts every Pod and every template of Pods in an object.
-    pub(super) fn pods_in(&mut self, object: &mut Map<String, Value>, place: &Place, owner: &Owner<'_>) {
+    pub(super) fn pods_in(&mut self, object: &mut Map<String, Value>, place: &Place<'_>, owner: &Owner<'_>) {
         if object.get("spec").and_then(|spec| spec.get("containers")).is_some_and(Value::is_array) {
             self.pod(object, place, owner);
             return;
@@ -43,49 +72,53 @@ impl Conversion<'_> {
         }
     }
 
-    fn pods_below(&mut self, value: &mut Value, place: &Place, owner: &Owner<'_>) {
+    fn pods_below(&mut self, value: &mut Value, place: &Place<'_>, owner: &Owner<'_>) {
         match value {
             Value::Object(object) => self.pods_in(object, place, owner),
             Value::Array(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
-                    self.pods_below(item, &place.below(&index.to_string()), owner);
+                    self.pods_below(item, &place.item("", index), owner);
                 }
             }
             _ => {}
         }
     }
 
-    fn pod(&mut self, pod: &mut Map<String, Value>, place: &Place, owner: &Owner<'_>) {
-        let askers = self.askers(pod, place);
+    fn pod(&mut self, pod: &mut Map<String, Value>, place: &Place<'_>, owner: &Owner<'_>) {
+        let (mut askers, mut became) = self.askers(pod, place);
         let by_annotation = asks_by_annotation(pod) && self.reads(System::Kai, System::TensorFusion);
         if askers.is_empty() && !by_annotation {
             return;
         }
-        let mut wishes = self.wishes_of(pod, place);
-        let mut askers = askers;
+        let (wishes, words) = self.words_of_pod(pod, place);
         if wishes.amounts_of.is_some() {
-            self.ask_by_annotation(pod, place, &mut wishes, &mut askers);
+            self.ask_by_annotation(pod, place, &wishes, &mut askers);
         }
-        let mut some = false;
+        let mut claims = claims_of(pod);
         for asker in &askers {
-            let at = place.below(&format!("spec.{}[{}]", asker.list, asker.index));
+            let at = place.item(asker.path, asker.index);
             let mut own = wishes.clone();
-            let path = format!("/spec/{}/{}", asker.list, asker.index);
-            some |= match self.container(asker, &mut own, pod, &path, &at) {
-                Outcome::Left => false,
-                Outcome::Unchanged(classes) => {
+            let variables = self.variables(pod, asker, &at, &mut own);
+            let got = match self.container(asker, &mut own, &at) {
+                Outcome::Left => Became::Left,
+                Outcome::Unchanged(classes, got) => {
                     classes.into_iter().for_each(|class| self.class(class));
-                    true
+                    got
                 }
-                Outcome::Claim(requests) => {
-                    self.put_claims(pod, asker, &requests, owner);
-                    true
+                Outcome::Claim(requests, got) => {
+                    self.put_claims(pod, asker, &requests, &mut claims, owner);
+                    got
                 }
             };
+            let gone = self.settled(variables, &[got]);
+            remove(pod, Some(asker), &gone);
+            became.push(got);
         }
-        if some {
+        if !became.is_empty() && !became.contains(&Became::Left) {
             self.scheduler(pod, place);
         }
+        let gone = self.settled(words, &became);
+        remove(pod, None, &gone);
         self.affinity(pod, place);
     }
 
@@ -94,86 +127,36 @@ impl Conversion<'_> {
         self.settings.from.is_none_or(|only| only == one || only == other)
     }
 
-    fn askers(&mut self, pod: &Map<String, Value>, place: &Place) -> Vec<Asker> {
-        let mut askers = Vec::new();
-        for list in LISTS {
+    /// The containers that ask for cards, and a mark for each that contradicts itself.
+    fn askers(&mut self, pod: &Map<String, Value>, place: &Place<'_>) -> (Vec<Asker>, Vec<Became>) {
+        let (mut askers, mut left) = (Vec::new(), Vec::new());
+        for (list, path) in LISTS {
             let containers = pod.get("spec").and_then(|spec| spec.get(list)).and_then(Value::as_array);
             for (index, container) in containers.into_iter().flatten().enumerate() {
                 let Some(container) = container.as_object() else { continue };
-                let at = place.below(&format!("spec.{list}[{index}]"));
                 match words::of_container(container, self.settings.from) {
                     Ok(words) if words.is_empty() => {}
                     Ok(words) => {
                         let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
-                        askers.push(Asker { list, index, name: name.to_owned(), words });
+                        askers.push(Asker { list, path, index, name: name.to_owned(), words });
                     }
-                    Err(wrong) => self.lose(at.limit(&wrong.name), &wrong.value, wrong.reason, STAYS),
+                    Err(wrong) => {
+                        let field = place.item(path, index).limit(&wrong.name);
+                        self.lose(field, &wrong.value, wrong.reason, STAYS);
+                        left.push(Became::Left);
+                    }
                 }
             }
         }
-        askers
-    }
-
-    /// Annotations, labels and labels of nodes; what is taken goes.
-    fn wishes_of(&mut self, pod: &mut Map<String, Value>, place: &Place) -> Wishes {
-        let mut wishes = Wishes::default();
-        for (path, table) in [
-            ("metadata.annotations", &ANNOTATIONS[..]),
-            ("metadata.labels", &ANNOTATIONS[..]),
-            ("spec.nodeSelector", &NODE_LABELS[..]),
-        ] {
-            let (parent, key) = path.split_once('.').unwrap_or((path, ""));
-            let Some(Value::Object(words)) = pod.get(parent).and_then(|parent| parent.get(key)).cloned()
-            else {
-                continue;
-            };
-            for (word, value) in &words {
-                let value = scalar(value);
-                let field = place.field(&format!("{path}[{word}]"));
-                let Some((_, system, wish)) = table.iter().find(|(known, ..)| known == word) else {
-                    match path {
-                        "spec.nodeSelector" => self.unknown_label(&field, word, &value),
-                        "metadata.annotations" => self.unknown_annotation(place, word, &value),
-                        _ => {}
-                    }
-                    continue;
-                };
-                if self.settings.from.is_some_and(|only| only != *system && *system != System::Nvidia) {
-                    continue;
-                }
-                if matches!(wish, Wish::Fraction | Wish::MemoryMebibytes | Wish::MemoryQuantity | Wish::Cores)
-                {
-                    wishes.amounts_of = Some(*system);
-                    wishes.amounts_at = (field.clone(), value.clone());
-                }
-                let fate = self.wish(&mut wishes, *wish, &field, &value);
-                // A selector of the object may name a label.
-                if fate == Fate::Taken && path != "metadata.labels" {
-                    remove(pod, parent, key, word);
-                }
-            }
-        }
-        wishes
-    }
-
-    fn unknown_label(&mut self, field: &str, label: &str, value: &str) {
-        if label.starts_with("nvidia.com/") || label.starts_with("cloud.google.com/gke-gpu") {
-            let reason = "the label is of another system's node discovery, and stays";
-            self.lose(
-                field.to_owned(),
-                value,
-                reason,
-                "keep that discovery, or select the card in the claim",
-            );
-        }
+        (askers, left)
     }
 
     /// Gives the Pod's amounts to the container that they are for.
     fn ask_by_annotation(
         &mut self,
         pod: &Map<String, Value>,
-        place: &Place,
-        wishes: &mut Wishes,
+        place: &Place<'_>,
+        wishes: &Wishes,
         askers: &mut Vec<Asker>,
     ) {
         let containers = pod.get("spec").and_then(|spec| spec.get("containers")).and_then(Value::as_array);
@@ -193,6 +176,7 @@ impl Conversion<'_> {
                 let value = wanted.unwrap_or_default();
                 let field = place.field("metadata.annotations");
                 self.lose(field, &value, "the Pod has no container of this name", "correct the name");
+                askers.clear();
             }
             (_, Some(asker)) => {
                 let (field, value) = (asker.words.first().map(|word| word.name.clone()), "");
@@ -204,45 +188,14 @@ impl Conversion<'_> {
             }
             (Some(index), None) if !wishes.torn => {
                 let name = names.get(index).copied().unwrap_or_default().to_owned();
-                askers.push(Asker { list: "containers", index, name, words: Vec::new() });
+                let [_, (list, path)] = LISTS;
+                askers.push(Asker { list, path, index, name, words: Vec::new() });
             }
             (Some(_), None) => {}
         }
     }
 
-    /// Variables of the container that are words; what is taken goes.
-    fn variables(&mut self, pod: &mut Map<String, Value>, path: &str, at: &Place, wishes: &mut Wishes) {
-        let spec = pod.get_mut("spec");
-        let relative = path.strip_prefix("/spec").unwrap_or(path);
-        let container = spec.and_then(|spec| spec.pointer_mut(relative)).and_then(Value::as_object_mut);
-        let Some(container) = container else { return };
-        let Some(Value::Array(variables)) = container.get_mut("env") else { return };
-        variables.retain(|variable| {
-            let text = |key| variable.get(key).and_then(Value::as_str).unwrap_or_default();
-            let name = text("name");
-            // vgpu-manager numbers its variables.
-            let stem = name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_');
-            let Some((.., wish)) = VARIABLES.iter().find(|(known, ..)| *known == name || *known == stem)
-            else {
-                return true;
-            };
-            let field = at.field(&format!("env[{name}]"));
-            self.wish(wishes, *wish, &field, text("value")) == Fate::Stays
-        });
-        if variables.is_empty() {
-            container.remove("env");
-        }
-    }
-
-    fn container(
-        &mut self,
-        asker: &Asker,
-        wishes: &mut Wishes,
-        pod: &mut Map<String, Value>,
-        path: &str,
-        at: &Place,
-    ) -> Outcome {
-        self.variables(pod, path, at, wishes);
+    fn container(&mut self, asker: &Asker, wishes: &mut Wishes, at: &Place<'_>) -> Outcome {
         let mut known = Vec::new();
         for word in &asker.words {
             match word.unit {
@@ -281,27 +234,21 @@ impl Conversion<'_> {
         pod: &mut Map<String, Value>,
         asker: &Asker,
         requests: &[Asked],
+        names: &mut Names,
         owner: &Owner<'_>,
     ) {
-        let mut names = Vec::new();
+        let mut templates = Vec::new();
         for request in requests {
             let template = self.free_name(owner, &request.name);
             self.done.documents.push(request.template(owner, &template));
-            names.push((request.name.clone(), template));
+            templates.push((&request.name, template));
         }
         let Some(Value::Object(spec)) = pod.get_mut("spec") else { return };
         let claims = spec.entry("resourceClaims").or_insert_with(|| json!([]));
         let mut in_pod = Vec::new();
         if let Value::Array(claims) = claims {
-            for (name, template) in names {
-                let taken =
-                    |name: &str| claims.iter().any(|c| c.get("name").and_then(Value::as_str) == Some(name));
-                let mut free = name.clone();
-                let mut copy = 2;
-                while taken(&free) {
-                    free = format!("{name}-{copy}");
-                    copy += 1;
-                }
+            for (name, template) in templates {
+                let free = names.free(name);
                 claims.push(json!({ "name": free, "resourceClaimTemplateName": template }));
                 in_pod.push(json!({ "name": free }));
             }
@@ -326,10 +273,11 @@ impl Conversion<'_> {
     }
 
     /// The scheduler of the old system would not place what the Pod asks for now.
-    fn scheduler(&mut self, pod: &mut Map<String, Value>, place: &Place) {
+    fn scheduler(&mut self, pod: &mut Map<String, Value>, place: &Place<'_>) {
         let Some(Value::Object(spec)) = pod.get_mut("spec") else { return };
         let name = spec.get("schedulerName").and_then(Value::as_str).unwrap_or_default().to_owned();
-        if SCHEDULERS.contains(&name.as_str()) {
+        let is_read = |of: Option<System>| of.zip(self.settings.from).is_none_or(|(of, only)| of == only);
+        if SCHEDULERS.iter().any(|(known, of)| *known == name && is_read(*of)) {
             spec.remove("schedulerName");
             let reason = "Kubernetes' own scheduler places claims";
             self.lose(
@@ -341,7 +289,7 @@ impl Conversion<'_> {
         }
     }
 
-    fn affinity(&mut self, pod: &Map<String, Value>, place: &Place) {
+    fn affinity(&mut self, pod: &Map<String, Value>, place: &Place<'_>) {
         let Some(affinity) = pod.get("spec").and_then(|spec| spec.get("affinity")) else { return };
         let text = affinity.to_string();
         if ["\"nvidia.com/", "\"cloud.google.com/gke-gpu"].iter().any(|label| text.contains(label)) {
@@ -358,36 +306,22 @@ impl Conversion<'_> {
 /// Whether annotations of the Pod ask for a part.
 fn asks_by_annotation(pod: &Map<String, Value>) -> bool {
     let annotations = pod.get("metadata").and_then(|m| m.get("annotations")).and_then(Value::as_object);
-    let asks = |key: &String| {
-        let of_part = |wish: &Wish| {
-            matches!(wish, Wish::Fraction | Wish::MemoryMebibytes | Wish::MemoryQuantity | Wish::Cores)
-        };
-        ANNOTATIONS.iter().any(|(known, _, wish)| known == key && of_part(wish))
-    };
+    let asks = |key: &String| ANNOTATIONS.iter().any(|(known, _, wish)| known == key && wish.is_amount());
     annotations.is_some_and(|annotations| annotations.keys().any(asks))
 }
 
-/// Removes a key below `parent.key`, and what is empty then.
-fn remove(pod: &mut Map<String, Value>, parent: &str, key: &str, word: &str) {
-    let Some(Value::Object(outer)) = pod.get_mut(parent) else { return };
-    let Some(Value::Object(words)) = outer.get_mut(key) else { return };
-    words.remove(word);
-    if words.is_empty() {
-        outer.remove(key);
+/// Names of the claims that a Pod has.
+fn claims_of(pod: &Map<String, Value>) -> Names {
+    let mut names = Names::default();
+    let claims = pod.get("spec").and_then(|spec| spec.get("resourceClaims")).and_then(Value::as_array);
+    for claim in claims.into_iter().flatten() {
+        names.take(claim.get("name").and_then(Value::as_str).unwrap_or_default());
     }
+    names
 }
 
 /// The container's name as that of a claim: a DNS label.
 fn request_name(container: &str) -> String {
     let name: String = object_name(container).chars().take(56).collect();
     name.trim_end_matches('-').to_owned()
-}
-
-// === impl Place ===
-
-impl Place {
-    /// The field of a limit of a container.
-    pub(super) fn limit(&self, resource: &str) -> String {
-        self.field(&format!("resources.limits[{resource}]"))
-    }
 }

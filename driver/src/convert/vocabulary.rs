@@ -52,6 +52,12 @@ pub(super) enum Unit {
     MemoryPercent,
     /// Percent of a card's compute.
     Cores,
+    /// Memory of all cards together as a quantity of bytes.
+    MemoryQuantityOfAll,
+    /// Percent of a card's memory, all cards together.
+    MemoryPercentOfAll,
+    /// Percent of a card's compute, all cards together.
+    CoresOfAll,
     /// Percent of cards' compute; from 100 on, whole cards.
     CoresOfCards,
     /// Percent of cards, memory and compute alike; from 100 on, whole cards.
@@ -162,9 +168,9 @@ pub(super) const RESOURCES: [(&str, System, Unit); 31] = [
     ("volcano.sh/gpu-memory", System::Volcano, Unit::Memory(MIB)),
     ("koordinator.sh/gpu", System::Koordinator, Unit::PercentOfCards),
     ("koordinator.sh/gpu.shared", System::Koordinator, Unit::Cards),
-    ("koordinator.sh/gpu-core", System::Koordinator, Unit::Cores),
-    ("koordinator.sh/gpu-memory", System::Koordinator, Unit::MemoryQuantity),
-    ("koordinator.sh/gpu-memory-ratio", System::Koordinator, Unit::MemoryPercent),
+    ("koordinator.sh/gpu-core", System::Koordinator, Unit::CoresOfAll),
+    ("koordinator.sh/gpu-memory", System::Koordinator, Unit::MemoryQuantityOfAll),
+    ("koordinator.sh/gpu-memory-ratio", System::Koordinator, Unit::MemoryPercentOfAll),
     ("aliyun.com/gpu-mem", System::Aliyun, Unit::MemoryOfAll(GIB)),
     ("aliyun.com/gpu-count", System::Aliyun, Unit::Cards),
     ("aliyun.com/gpu-core.percentage", System::Aliyun, Unit::Cores),
@@ -199,7 +205,13 @@ pub(super) const FOREIGN_DOMAINS: [&str; 16] = [
 ];
 
 /// Annotations and labels of a Pod.
-pub(super) const ANNOTATIONS: [(&str, System, Wish); 58] = [
+pub(super) const ANNOTATIONS: [(&str, System, Wish); 60] = [
+    ("aliyun.com/gpu-count", System::Aliyun, Wish::Count),
+    (
+        "tencent.com/vcuda-core-limit",
+        System::Tencent,
+        Wish::Lost(Form::Text, "a share has one percentage, that of vcuda-core", "size it for the peak"),
+    ),
     ("nvidia.com/use-gputype", System::Hami, Wish::TypeIn),
     ("nvidia.com/nouse-gputype", System::Hami, Wish::TypeNotIn),
     ("nvidia.com/use-gpuuuid", System::Hami, Wish::UuidIn),
@@ -349,7 +361,11 @@ pub(super) const ANNOTATIONS: [(&str, System, Wish); 58] = [
 ];
 
 /// What the annotations of a known system begin with.
-pub(super) const ANNOTATION_PREFIXES: [(&str, System); 9] = [
+pub(super) const ANNOTATION_PREFIXES: [(&str, System); 13] = [
+    ("aliyun.com/gpu", System::Aliyun),
+    ("tencent.com/", System::Tencent),
+    ("gpu-memory", System::Kai),
+    ("gpu-sm-cores", System::Kai),
     ("hami.io/", System::Hami),
     ("nvidia.com/", System::Hami),
     ("volcano.sh/vgpu", System::Volcano),
@@ -426,16 +442,16 @@ pub(super) const VARIABLES: [(&str, System, Wish); 9] = [
     ("CUDA_MEM_RATIO", System::VgpuManager, Wish::Lost(Form::Text, NO_OVERSUBSCRIPTION, ASK_FOR_LESS)),
 ];
 
-/// Schedulers that place the resources of these systems.
-pub(super) const SCHEDULERS: [&str; 8] = [
-    "hami-scheduler",
-    "kai-scheduler",
-    "koord-scheduler",
-    "runai-scheduler",
-    "tensor-fusion-scheduler",
-    "vgpu-scheduler",
-    "volcano",
-    "volcano-scheduler",
+/// Schedulers that place the resources of these systems, of several of them where none is named.
+pub(super) const SCHEDULERS: [(&str, Option<System>); 8] = [
+    ("hami-scheduler", Some(System::Hami)),
+    ("kai-scheduler", Some(System::Kai)),
+    ("koord-scheduler", Some(System::Koordinator)),
+    ("runai-scheduler", Some(System::Kai)),
+    ("tensor-fusion-scheduler", Some(System::TensorFusion)),
+    ("vgpu-scheduler", Some(System::VgpuManager)),
+    ("volcano", None),
+    ("volcano-scheduler", None),
 ];
 
 // === impl System ===

@@ -1,5 +1,6 @@
 //! What annotations, labels and variables of a Pod ask for beside amounts.
 
+use aliquot_core::cel::EXPRESSION_BYTES_MAX;
 use aliquot_core::offer::DRIVER;
 use serde_json::Value;
 
@@ -50,13 +51,32 @@ pub(super) enum ComputeWish {
     Unlimited,
 }
 
-/// What becomes of a word after it was read.
+/// Whether a word was understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// It goes.
+pub(super) enum Fate {
+    /// It was, and goes where the requests have it.
     Taken,
-    /// It stays.
+    /// It was not: it stays, and was named.
     Stays,
+}
+
+/// What of a request a word is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aspect {
+    /// Which card.
+    Card,
+    /// Which MIG profile.
+    Profile,
+    /// That the cards are on one NUMA node.
+    NumaNode,
+    /// How compute is limited.
+    Compute,
+    /// Whose work goes first.
+    Priority,
+    /// How much, or of which container.
+    Amount,
+    /// Nothing: a state of the old system, or a word that was named.
+    Nothing,
 }
 
 /// The system that an annotation which is not known belongs to.
@@ -104,31 +124,39 @@ fn uuid_in(uuids: &[String]) -> String {
 }
 
 impl Conversion<'_> {
-    /// Takes one wish; whether the word goes or stays.
-    pub(super) fn wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Word {
+    /// Takes one wish.
+    pub(super) fn wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Fate {
         let list = items(value);
         match wish {
             Wish::TypeIn | Wish::TypeNotIn | Wish::UuidIn | Wish::UuidNotIn if list.is_empty() => {
                 return self.unread(field, value, "it names nothing", "name a card, or remove it");
             }
             Wish::TypeIn => {
-                wishes.selectors.push(contains_any(&list));
-                wishes.products = list;
+                let fate = self.selector(wishes, contains_any(&list), field, value);
+                wishes.products = if fate == Fate::Taken { list } else { Vec::new() };
+                return fate;
             }
-            Wish::TypeNotIn => wishes.selectors.push(format!("!({})", contains_any(&list))),
-            Wish::UuidIn => wishes.selectors.push(uuid_in(&list)),
-            Wish::UuidNotIn => wishes.selectors.push(format!("!({})", uuid_in(&list))),
+            Wish::TypeNotIn => {
+                return self.selector(wishes, format!("!({})", contains_any(&list)), field, value);
+            }
+            Wish::UuidIn => return self.selector(wishes, uuid_in(&list), field, value),
+            Wish::UuidNotIn => {
+                return self.selector(wishes, format!("!({})", uuid_in(&list)), field, value);
+            }
             Wish::Numa => match value {
                 "true" => wishes.numa = true,
                 "false" => {}
                 _ => return self.unread(field, value, "it is neither true nor false", "correct it"),
             },
-            Wish::Product => wishes.product(value),
-            Wish::Family => wishes.selectors.push(format!(
-                "{}.startsWith({}.lowerAscii())",
-                quoted(&value.to_ascii_lowercase()),
-                attribute("architecture")
-            )),
+            Wish::Product => {
+                let selector = wishes.product(value);
+                return self.selector(wishes, selector, field, value);
+            }
+            Wish::Family => {
+                let family = quoted(&value.to_ascii_lowercase());
+                let selector = format!("{family}.startsWith({}.lowerAscii())", attribute("architecture"));
+                return self.selector(wishes, selector, field, value);
+            }
             Wish::HamiMode if value == "hami-core" => {}
             Wish::HamiMode => {
                 let reason = "the class of a request decides how it is cut";
@@ -157,15 +185,27 @@ impl Conversion<'_> {
                 return self.amount_wish(wishes, wish, field, value);
             }
         }
-        Word::Taken
+        Fate::Taken
     }
 
-    fn unread(&mut self, field: &str, value: &str, reason: &str, remedy: &str) -> Word {
+    /// One more selector, if Kubernetes takes one of its length.
+    fn selector(&mut self, wishes: &mut Wishes, selector: String, field: &str, value: &str) -> Fate {
+        if selector.len() > EXPRESSION_BYTES_MAX {
+            let reason = format!(
+                "a selector would be longer than the {EXPRESSION_BYTES_MAX} bytes that Kubernetes takes"
+            );
+            return self.unread(field, value, &reason, "name fewer cards; the word stays");
+        }
+        wishes.selectors.push(selector);
+        Fate::Taken
+    }
+
+    fn unread(&mut self, field: &str, value: &str, reason: &str, remedy: &str) -> Fate {
         self.lose(field.to_owned(), value, reason, remedy);
-        Word::Stays
+        Fate::Stays
     }
 
-    fn sharing_wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Word {
+    fn sharing_wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Fate {
         if wish == Wish::SharingStrategy {
             let mps = "MPS runs kernels side by side, shares take turns";
             match value {
@@ -173,7 +213,7 @@ impl Conversion<'_> {
                 "mps" => self.lose(field.to_owned(), value, mps, "compare the throughput of the program"),
                 _ => return self.unread(field, value, "it is no strategy that is known", "correct it"),
             }
-            return Word::Taken;
+            return Fate::Taken;
         }
         match whole(value).and_then(|replicas| u32::try_from(replicas).ok()) {
             Some(replicas @ 1..=100) => {
@@ -185,7 +225,7 @@ impl Conversion<'_> {
                     reason,
                     "check that the size of the share is what is needed",
                 );
-                Word::Taken
+                Fate::Taken
             }
             _ => {
                 wishes.torn = true;
@@ -194,7 +234,7 @@ impl Conversion<'_> {
         }
     }
 
-    fn compute_wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Word {
+    fn compute_wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Fate {
         let compute = match (wish, value.to_ascii_lowercase().as_str()) {
             (Wish::HamiComputePolicy, "default") | (Wish::VgpuComputePolicy, "balance") => ComputeWish::Burst,
             (Wish::HamiComputePolicy, "force") | (Wish::VgpuComputePolicy, "fixed") => ComputeWish::Cap,
@@ -207,12 +247,16 @@ impl Conversion<'_> {
             _ => return self.unread(field, value, "it is no word that is known here", "correct it"),
         };
         wishes.compute = Some(compute);
-        Word::Taken
+        Fate::Taken
     }
 
-    fn amount_wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Word {
+    fn amount_wish(&mut self, wishes: &mut Wishes, wish: Wish, field: &str, value: &str) -> Fate {
         let amounts = &mut wishes.amounts;
+        let of_memory = matches!(wish, Wish::Fraction | Wish::MemoryMebibytes | Wish::MemoryQuantity);
         let taken = match wish {
+            _ if of_memory && (amounts.memory.is_some() || amounts.memory_part.is_some()) => {
+                Err("another annotation says how much memory".to_owned())
+            }
             Wish::Fraction => amounts.take_fraction(value),
             Wish::MemoryMebibytes => amounts.take(Unit::Memory(1), value),
             Wish::MemoryQuantity => amounts.take(Unit::MemoryQuantity, value),
@@ -220,7 +264,7 @@ impl Conversion<'_> {
             _ => amounts.take(Unit::Cards, value),
         };
         match taken {
-            Ok(()) => Word::Taken,
+            Ok(()) => Fate::Taken,
             Err(reason) => {
                 wishes.torn = true;
                 self.unread(field, value, &reason, "correct it; the container stays as it is")
@@ -229,8 +273,8 @@ impl Conversion<'_> {
     }
 
     /// An annotation that no row knows, if it is of a system that is.
-    pub(super) fn unknown_annotation(&mut self, place: &Place, key: &str, value: &str) {
-        if system_of(key).is_some() {
+    pub(super) fn unknown_annotation(&mut self, place: &Place<'_>, key: &str, value: &str) {
+        if system_of(key).is_some_and(|system| self.settings.from.is_none_or(|only| only == system)) {
             let field = place.field(&format!("metadata.annotations[{key}]"));
             self.lose(
                 field,
@@ -242,26 +286,49 @@ impl Conversion<'_> {
     }
 }
 
-fn set_priority(wishes: &mut Wishes, priority: &'static str) -> Word {
+fn set_priority(wishes: &mut Wishes, priority: &'static str) -> Fate {
     wishes.priority = Some(priority);
-    Word::Taken
+    Fate::Taken
 }
 
 // === impl Wishes ===
 
 impl Wishes {
-    /// GPU feature discovery writes spaces as dashes, and says behind the name how the card is shared or cut.
-    fn product(&mut self, label: &str) {
+    /// The selector of a product's label. GPU feature discovery writes spaces as dashes, and says behind the name how the
+    /// card is shared or cut.
+    fn product(&mut self, label: &str) -> String {
         let (product, profile) = label.split_once("-MIG-").unwrap_or((label, ""));
         if !profile.is_empty() {
             self.profile = Some(profile.replace(".me", "+me"));
         }
         let product = product.strip_suffix("-SHARED").unwrap_or(product);
-        self.selectors.push(format!(
-            "{}.replace(\" \", \"-\") == {}",
-            attribute("productName"),
-            quoted(product)
-        ));
         self.products = vec![product.to_owned()];
+        format!("{}.replace(\" \", \"-\") == {}", attribute("productName"), quoted(product))
+    }
+}
+
+// === impl Wish ===
+
+impl Wish {
+    /// Whether it asks for a part of a card.
+    pub(super) const fn is_amount(self) -> bool {
+        matches!(self, Self::Fraction | Self::MemoryMebibytes | Self::MemoryQuantity | Self::Cores)
+    }
+
+    /// What of a request it is about, with this value.
+    pub(super) fn aspect(self, value: &str) -> Aspect {
+        match self {
+            Self::TypeIn | Self::TypeNotIn | Self::UuidIn | Self::UuidNotIn | Self::Family => Aspect::Card,
+            Self::Product if value.contains("-MIG-") => Aspect::Profile,
+            Self::Product => Aspect::Card,
+            Self::Partition => Aspect::Profile,
+            Self::Numa if value == "true" => Aspect::NumaNode,
+            Self::HamiComputePolicy | Self::VgpuComputePolicy => Aspect::Compute,
+            Self::Quality => Aspect::Priority,
+            Self::ContainerName | Self::Count => Aspect::Amount,
+            _ if self.is_amount() => Aspect::Amount,
+            // The others were named, or are labels, which stay.
+            _ => Aspect::Nothing,
+        }
     }
 }

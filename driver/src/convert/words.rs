@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use super::amounts::whole;
 use super::scalar;
 use super::vocabulary::{FOREIGN_DOMAINS, RESOURCES, System, Unit};
 
@@ -129,8 +130,11 @@ pub(super) fn of_container(
             return Err(Contradiction { name: name.clone(), value, reason });
         }
         let value = limit.or(request).unwrap_or_default();
-        let unit = if value == "0" && unit != Unit::Priority { Unit::Zero } else { unit };
         words.push(Word { name: name.clone(), value, system, unit });
+    }
+    no_amount_of_nothing(&words)?;
+    for word in words.iter_mut().filter(|word| word.unit != Unit::Priority && whole(&word.value) == Some(0)) {
+        word.unit = Unit::Zero;
     }
     one_system(&words)?;
     if words.iter().all(|word| word.unit == Unit::Zero) {
@@ -139,12 +143,28 @@ pub(super) fn of_container(
     Ok(words)
 }
 
-/// Names that several systems have count for each of them.
-fn is_word_of(only: System, system: System, unit: Unit) -> bool {
+/// Whether a resource counts for a system; names that several systems have do for each of them.
+pub(super) fn is_word_of(only: System, system: System, unit: Unit) -> bool {
     only == system
         || (only == System::Hami && system == System::Nvidia && unit == Unit::Cards)
         || (only == System::Gke && system == System::Nvidia)
         || (only == System::Hami && system == System::Huawei && unit == Unit::Chips)
+}
+
+/// An amount of 0 is none, and devices of which there are 0 have no amount.
+fn no_amount_of_nothing(words: &[Word]) -> Result<(), Contradiction> {
+    let counts = |word: &&Word| matches!(word.unit, Unit::Cards | Unit::Chips | Unit::MigInstances);
+    let is_zero = |word: &&Word| whole(&word.value) == Some(0);
+    let mut counted = words.iter().filter(counts);
+    let amount = words.iter().find(|word| {
+        !counts(word) && !is_zero(word) && !matches!(word.unit, Unit::Priority | Unit::Nothing(_))
+    });
+    let (Some(zero), Some(amount)) = (counted.clone().find(is_zero), amount) else { return Ok(()) };
+    if !counted.all(|word| is_zero(&word)) {
+        return Ok(());
+    }
+    let reason = format!("it contradicts {}: no device, and an amount of one", amount.name);
+    Err(Contradiction { name: zero.name.clone(), value: zero.value.clone(), reason })
 }
 
 fn one_system(words: &[Word]) -> Result<(), Contradiction> {
