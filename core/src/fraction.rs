@@ -17,11 +17,13 @@
 //! - An amount of memory is answered by the templates of exactly that size, else by a share of it, rounded up
 //!   to 1Mi, with best-effort compute. With a percentage beside it (`8Gi 25% H100`) it is a share of both.
 //! - An amount of a device plugin's resource follows the rule of that plugin: `huawei.com/Ascend910B3-memory: 16384`
-//!   is the smallest template with that nominal size or more, `nvidia.com/gpumem: 3000` a share of it.
+//!   is the smallest template with that nominal size or more, `nvidia.com/gpumem: 3000` a share of it, and
+//!   `nvidia.com/gpumem-percentage: 25` a share of that part of each card's memory.
 //! - A count behind the part (`nvidia.com/gpu: 2`) is the count of the request.
 //! - Anything else is an error that lists the possible parts: a part that is not understood is never the
 //!   whole card.
 
+mod ascii;
 mod nominal;
 mod resource_name;
 mod words;
@@ -31,6 +33,7 @@ use crate::id::{ModelId, TemplateName};
 use crate::partition::{PartitionTable, ShareSupport, Template};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
+use ascii::in_ascii;
 use resource_name::{PluginResource, ResourceName, chips_of_one_resource};
 pub use resource_name::{mig_resource, vnpu_resource_size, vnpu_template};
 use words::{KnownNames, OfferList, is_of_memory};
@@ -62,6 +65,13 @@ pub enum AskedPart {
     Share {
         /// Its memory.
         memory: Bytes,
+        /// Its compute; 0 is best effort.
+        cores: Cores,
+    },
+    /// A share of a part of a card's memory, as percentages of device plugins ask for.
+    ShareOf {
+        /// The part of its memory; 1 is all of it.
+        memory: Fraction,
         /// Its compute; 0 is best effort.
         cores: Cores,
     },
@@ -146,24 +156,6 @@ pub struct ModelOffers {
 
 /// Decimals of a percentage or of a decimal fraction at most.
 const DECIMALS_MAX: usize = 4;
-/// Fractions that are one character.
-const VULGAR_FRACTIONS: [(char, &str); 15] = [
-    ('½', "1/2"),
-    ('¼', "1/4"),
-    ('¾', "3/4"),
-    ('⅓', "1/3"),
-    ('⅔', "2/3"),
-    ('⅕', "1/5"),
-    ('⅖', "2/5"),
-    ('⅗', "3/5"),
-    ('⅘', "4/5"),
-    ('⅙', "1/6"),
-    ('⅚', "5/6"),
-    ('⅛', "1/8"),
-    ('⅜', "3/8"),
-    ('⅝', "5/8"),
-    ('⅞', "7/8"),
-];
 
 /// Reads an ask. The part may stand before or after the model, or behind it with a hyphen (`310p-1/4`), and a count
 /// behind a colon or an equals sign.
@@ -269,6 +261,7 @@ pub fn resolve(ask: &Ask, models: &[&CardModel]) -> Result<Vec<FractionMatch>, R
         AskedPart::Fraction(fraction) => by_fraction(model, fraction),
         AskedPart::Memory(memory) => by_memory(model, memory),
         AskedPart::Share { memory, cores } => share(model, memory, cores),
+        AskedPart::ShareOf { memory, cores } => share(model, part_of_memory(model, memory), cores),
         AskedPart::Nominal(memory) => nominal::choice(model, memory),
         AskedPart::Named(_) => None,
     };
@@ -303,23 +296,6 @@ fn matches(
 ) -> Vec<FractionMatch> {
     let of = |model: &&CardModel| Some(FractionMatch { model: model.id.clone(), choice: choose(model)? });
     models.iter().filter_map(of).collect()
-}
-
-/// The text with `½` as ` 1/2 ` and every space as one that ASCII has; `25 %` is `25%`.
-fn in_ascii(text: &str) -> Result<String, &'static str> {
-    let mut plain = String::new();
-    for c in text.chars() {
-        match VULGAR_FRACTIONS.iter().find(|(vulgar, _)| *vulgar == c) {
-            Some(_) if plain.ends_with(|c: char| c.is_ascii_digit()) => {
-                return Err("a number and a fraction in one");
-            }
-            Some((_, digits)) => plain.extend([" ", digits, " "]),
-            None if c.is_ascii() => plain.push(c),
-            None if c.is_whitespace() => plain.push(' '),
-            None => return Err("a character that is not ASCII"),
-        }
-    }
-    Ok(plain.replace(" %", "%"))
 }
 
 /// A fraction, a percentage, a decimal, an amount of memory, or `1` for the whole; `None` for anything else.
@@ -387,12 +363,18 @@ fn by_fraction(model: &CardModel, wanted: Fraction) -> Option<FractionChoice> {
 /// The share of a card that is this fraction, both rounded down so that equal shares fit beside each other.
 fn share_of(model: &CardModel, wanted: Fraction) -> Option<FractionChoice> {
     let percent = 100 * u64::from(wanted.numerator()) / u64::from(wanted.denominator());
-    let memory =
-        u128::from(model.memory.0) * u128::from(wanted.numerator()) / u128::from(wanted.denominator());
-    let memory = Bytes(u64::try_from(memory).ok()? / Bytes::MIB.0 * Bytes::MIB.0);
+    let memory = part_of_memory(model, wanted);
     let cores = Cores::new(u8::try_from(percent).ok()?)?;
     // A part below 1 % or 1Mi could not be held to anything.
     (cores > Cores::NONE && memory > Bytes(0)).then(|| share(model, memory, cores))?
+}
+
+/// A part of a card's memory, rounded down to 1Mi.
+fn part_of_memory(model: &CardModel, part: Fraction) -> Bytes {
+    let (numerator, denominator) = (u128::from(part.numerator()), u128::from(part.denominator()));
+    let memory = u128::from(model.memory.0) * numerator / denominator;
+    // At most all of the card.
+    Bytes(u64::try_from(memory).unwrap_or(model.memory.0) / Bytes::MIB.0 * Bytes::MIB.0)
 }
 
 fn by_memory(model: &CardModel, wanted: Bytes) -> Option<FractionChoice> {
@@ -410,7 +392,7 @@ fn by_memory(model: &CardModel, wanted: Bytes) -> Option<FractionChoice> {
 /// A share of a card on which shares are held, its memory rounded up to 1Mi.
 fn share(model: &CardModel, memory: Bytes, cores: Cores) -> Option<FractionChoice> {
     let memory = Bytes(memory.0.checked_next_multiple_of(Bytes::MIB.0)?);
-    let holds = memory <= model.memory && model.shareable == ShareSupport::Enforceable;
+    let holds = memory > Bytes(0) && memory <= model.memory && model.shareable == ShareSupport::Enforceable;
     holds.then_some(FractionChoice::Share { memory, cores })
 }
 

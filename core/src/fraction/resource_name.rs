@@ -8,7 +8,9 @@
 //!   nvidia.com/gpu, huawei.com/npu: <count>        nvidia.com/gpu: 2                     2 whole cards of the vendor
 //!   huawei.com/<chip>-memory: <MiB>                huawei.com/Ascend310P-memory: 4096    vir02, the smallest with 4Gi
 //!   huawei.com/npu-core: <cores>                   huawei.com/npu-core: 2                vir02
-//!   nvidia.com/gpumem, volcano.sh/vgpu-memory: <MiB>                                     a share of that memory
+//!   memory in the plugin's unit, such as           aliyun.com/gpu-mem: 3                 a share of 3Gi
+//!   percent of a card's memory, such as            nvidia.com/gpumem-percentage: 25      a share of 25% of each card
+//!   percent of a card's compute, such as           nvidia.com/gpucores: 30               a share of all memory and 30%
 //!   any other name: <count>                        nvidia.com/mig-1g.10gb: 1             the name, as often
 //! ```
 //!
@@ -16,10 +18,16 @@
 
 use super::{Ask, AskedPart};
 use crate::catalogue::{CardModel, plain_name};
+use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
 
 /// What a resource without a size of its own is refused with.
-const NO_PART: &str = "a resource for compute or memory alone: ask for a part such as `25%` or `8Gi`";
+const NO_PART: &str = "a resource that says no size by itself: ask for a part such as `25%` or `8Gi`";
+/// MiB in a unit of memory of a device plugin.
+const MIB: u32 = 1;
+const GIB: u32 = 1 << 10;
+/// Memory that Tencent's plugin counts in.
+const VCUDA_BLOCK: u32 = 256;
 
 /// A resource name taken apart.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,8 +89,28 @@ pub(super) enum PluginResource<'t> {
     NpuCores,
     /// MiB of a chip, rounded up to a template.
     ChipMemory { chip: &'t str },
-    /// MiB of a vendor's card.
-    ShareMemory { vendor: &'static str },
+    /// Memory of a GPU in units of so many MiB.
+    ShareMemory { mebibytes: u32 },
+    /// Memory of a GPU as a quantity of bytes.
+    ShareQuantity,
+    /// Percent of a GPU: of what, and whether multiples of 100 are as many GPUs.
+    SharePercent(PercentOf, Above100),
+}
+
+/// What a percentage is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PercentOf {
+    Memory,
+    Compute,
+    Both,
+}
+
+/// What a percentage above 100 is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Above100 {
+    Refused,
+    /// As many GPUs, if it is a multiple of 100.
+    Cards,
 }
 
 /// A pasted line as name and number.
@@ -118,16 +146,22 @@ impl<'t> PluginResource<'t> {
     pub(super) fn of(name: &'t str) -> Result<Option<Self>, &'static str> {
         let (domain, resource) = name.split_once('/').unwrap_or(("", name));
         let (domain, small) = (domain.to_ascii_lowercase(), resource.to_ascii_lowercase());
+        if let Some(found) = Self::of_share(&domain, &small) {
+            return Ok(Some(found));
+        }
         let found = match (domain.as_str(), small.as_str()) {
             ("nvidia.com", "gpu") => Self::Cards { vendor: "nvidia" },
             ("huawei.com", "npu") => Self::Cards { vendor: "huawei" },
             ("" | "huawei.com", "npu-core") => Self::NpuCores,
-            ("" | "nvidia.com", "gpumem") | ("" | "volcano.sh", "vgpu-memory") => {
-                Self::ShareMemory { vendor: "nvidia" }
+            ("nvidia.com" | "volcano.sh", "vgpu-number") | ("volcano.sh", "gpu-number") => {
+                Self::Cards { vendor: "nvidia" }
             }
-            ("" | "nvidia.com", "gpucores" | "gpumem-percentage" | "gpu.shared")
-            | ("" | "volcano.sh", "vgpu-cores" | "vgpu-memory-percentage" | "vgpu-number")
-            | ("aliyun.com" | "tencent.com", _) => return Err(NO_PART),
+            ("" | "nvidia.com" | "koordinator.sh", "gpu.shared")
+            | ("", "vgpu-number")
+            | ("nvidia.com", "priority")
+            | ("aliyun.com" | "tencent.com" | "tke.cloud.tencent.com" | "koordinator.sh", _) => {
+                return Err(NO_PART);
+            }
             ("" | "huawei.com", small) => match small.strip_suffix("-memory") {
                 Some(chip) if !chip.is_empty() => {
                     Self::ChipMemory { chip: resource.get(..chip.len()).unwrap_or(resource) }
@@ -140,6 +174,34 @@ impl<'t> PluginResource<'t> {
         Ok(Some(found))
     }
 
+    /// Resources that are a share of a GPU, each by the rule of the plugin that owns it.
+    fn of_share(domain: &str, name: &str) -> Option<Self> {
+        use Above100::{Cards, Refused};
+        use PercentOf::{Both, Compute, Memory};
+        Some(match (domain, name) {
+            ("" | "nvidia.com", "gpumem")
+            | ("" | "nvidia.com" | "volcano.sh", "vgpu-memory")
+            | ("volcano.sh", "gpu-memory") => Self::ShareMemory { mebibytes: MIB },
+            ("aliyun.com", "gpu-mem") | ("tke.cloud.tencent.com", "qgpu-memory") => {
+                Self::ShareMemory { mebibytes: GIB }
+            }
+            ("tencent.com", "vcuda-memory") => Self::ShareMemory { mebibytes: VCUDA_BLOCK },
+            ("koordinator.sh", "gpu-memory") => Self::ShareQuantity,
+            ("" | "nvidia.com", "gpumem-percentage") | ("" | "volcano.sh", "vgpu-memory-percentage") => {
+                Self::SharePercent(Memory, Refused)
+            }
+            ("koordinator.sh", "gpu-memory-ratio") => Self::SharePercent(Memory, Cards),
+            ("" | "nvidia.com", "gpucores")
+            | ("" | "nvidia.com" | "volcano.sh", "vgpu-cores")
+            | ("aliyun.com", "gpu-core.percentage") => Self::SharePercent(Compute, Refused),
+            ("tencent.com", "vcuda-core")
+            | ("tke.cloud.tencent.com", "qgpu-core")
+            | ("koordinator.sh", "gpu-core") => Self::SharePercent(Compute, Cards),
+            ("koordinator.sh", "gpu") => Self::SharePercent(Both, Cards),
+            _ => return None,
+        })
+    }
+
     /// The part that the resource and its number stand for.
     ///
     /// # Errors
@@ -149,6 +211,14 @@ impl<'t> PluginResource<'t> {
             return Ok(Ask { vendor: Some(vendor), ..Ask::one(AskedPart::Fraction(Fraction::WHOLE)) });
         }
         let number = number.ok_or("a resource without its number in the limits: write it behind a colon")?;
+        if self == Self::ShareQuantity {
+            let bytes =
+                number.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.units_rounded_up()).ok());
+            let bytes = bytes.filter(|bytes| *bytes >= Bytes::MIB.0);
+            return Ok(share_of_gpu(Bytes(
+                bytes.ok_or("a resource whose number is no quantity from 1Mi on")?,
+            )));
+        }
         let number = whole_number(number)?;
         let memory = Bytes(u64::from(number) * Bytes::MIB.0);
         Ok(match self {
@@ -160,11 +230,34 @@ impl<'t> PluginResource<'t> {
             Self::ChipMemory { chip } => {
                 Ask { model: Some(chip.to_owned()), ..Ask::one(AskedPart::Nominal(memory)) }
             }
-            Self::ShareMemory { vendor } => {
-                Ask { vendor: Some(vendor), ..Ask::one(AskedPart::Share { memory, cores: Cores::NONE }) }
-            }
+            Self::ShareMemory { mebibytes } => share_of_gpu(Bytes(memory.0 * u64::from(mebibytes))),
+            Self::ShareQuantity => share_of_gpu(memory),
+            Self::SharePercent(of, above) => percent_of_gpu(number, of, above)?,
         })
     }
+}
+
+fn share_of_gpu(memory: Bytes) -> Ask {
+    Ask { vendor: Some("nvidia"), ..Ask::one(AskedPart::Share { memory, cores: Cores::NONE }) }
+}
+
+/// A percentage of a GPU; 100 percent of anything is the whole GPU.
+fn percent_of_gpu(percent: u32, of: PercentOf, above: Above100) -> Result<Ask, &'static str> {
+    let count = match (percent, above) {
+        (..=100, _) => 1,
+        (_, Above100::Refused) => return Err("a percentage above 100"),
+        (_, Above100::Cards) if percent.is_multiple_of(100) => percent / 100,
+        (_, Above100::Cards) => return Err("a percentage above 100 that is no number of whole cards"),
+    };
+    let cores = u8::try_from(percent).ok().and_then(Cores::new);
+    let memory = Fraction::new(percent, 100);
+    let part = match (percent, of, memory, cores) {
+        (..100, PercentOf::Memory, Some(memory), _) => AskedPart::ShareOf { memory, cores: Cores::NONE },
+        (..100, PercentOf::Compute, _, Some(cores)) => AskedPart::ShareOf { memory: Fraction::WHOLE, cores },
+        (..100, PercentOf::Both, Some(memory), Some(cores)) => AskedPart::ShareOf { memory, cores },
+        _ => AskedPart::Fraction(Fraction::WHOLE),
+    };
+    Ok(Ask { vendor: Some("nvidia"), count, ..Ask::one(part) })
 }
 
 /// The models that one resource of a device plugin stands for, where that is more than a family: `huawei.com/Ascend910`

@@ -172,6 +172,38 @@ fn memory_with_a_percentage_is_a_share_of_both() {
 }
 
 #[test]
+fn line_of_a_plugin_follows_the_rule_of_its_plugin() {
+    let catalogue = Catalogue::embedded();
+    let models: Vec<&CardModel> = catalogue.models().iter().collect();
+    for (text, count, of_t4) in [
+        ("nvidia.com/gpumem-percentage: 25", 1, "a share of 3840Mi with best-effort compute"),
+        ("volcano.sh/vgpu-memory-percentage: 33", 1, "a share of 5068Mi with best-effort compute"),
+        ("gpucores: 30", 1, "a share of 15Gi and 30% of the compute"),
+        ("volcano.sh/vgpu-cores: 100", 1, "the whole card"),
+        ("nvidia.com/gpumem-percentage: 100", 1, "the whole card"),
+        ("volcano.sh/vgpu-number: 2", 2, "the whole card"),
+        ("nvidia.com/vgpu-memory: 1000", 1, "a share of 1000Mi with best-effort compute"),
+        ("aliyun.com/gpu-mem: 3", 1, "a share of 3Gi with best-effort compute"),
+        ("aliyun.com/gpu-core.percentage: 40", 1, "a share of 15Gi and 40% of the compute"),
+        ("tencent.com/vcuda-memory: 20", 1, "a share of 5Gi with best-effort compute"),
+        ("tencent.com/vcuda-core: 20", 1, "a share of 15Gi and 20% of the compute"),
+        ("tencent.com/vcuda-core: 200", 2, "the whole card"),
+        ("tke.cloud.tencent.com/qgpu-memory: 4", 1, "a share of 4Gi with best-effort compute"),
+        ("koordinator.sh/gpu-memory-ratio: 50", 1, "a share of 7680Mi with best-effort compute"),
+        ("koordinator.sh/gpu-memory: 8Gi", 1, "a share of 8Gi with best-effort compute"),
+        ("koordinator.sh/gpu-core: 50", 1, "a share of 15Gi and 50% of the compute"),
+        ("koordinator.sh/gpu: 50", 1, "a share of 7680Mi and 50% of the compute"),
+        ("koordinator.sh/gpu: 300", 3, "the whole card"),
+    ] {
+        let ask = parse_ask(text).unwrap();
+        let answers = resolve(&ask, &models).unwrap();
+        let t4 = answers.iter().find(|answer| answer.model.as_str() == "nvidia-t4-16gb").unwrap();
+        assert_eq!((ask.count, t4.choice.to_string().as_str()), (count, of_t4), "{text}");
+        assert!(answers.iter().all(|answer| answer.model.as_str().starts_with("nvidia-")), "{text}");
+    }
+}
+
+#[test]
 fn exact_share_stands_beside_a_template_of_the_fraction() {
     let catalogue = Catalogue::embedded();
     let models: Vec<&CardModel> = catalogue.models().iter().collect();
@@ -319,9 +351,14 @@ fn unavailable_fraction_is_refused_with_available_ones() {
     refuse("huawei.com/npu-core: 3", &["`vir03` is neither"]);
     refuse("huawei.com/Ascend310P-memory: 500000", &["no card has 500000Mi of Ascend310P"]);
     refuse("huawei.com/Ascend910B3-memory: 65537", &["no card has 65537Mi of Ascend910B3"]);
-    for text in ["nvidia.com/gpucores: 30", "huawei.com/Ascend910B3-core: 50", "tencent.com/vcuda-core: 20"] {
-        refuse(text, &["compute or memory alone", "`25%`"]);
+    for text in ["nvidia.com/gpu.shared: 1", "huawei.com/Ascend910B3-core: 50", "aliyun.com/gpu-count: 2"] {
+        refuse(text, &["says no size by itself", "`25%`"]);
     }
+    refuse("nvidia.com/gpumem-percentage: 125", &["a percentage above 100"]);
+    refuse("tencent.com/vcuda-core: 150", &["no number of whole cards"]);
+    refuse("koordinator.sh/gpu-memory: 8", &["no quantity from 1Mi on"]);
+    refuse("koordinator.sh/gpu-memory: many", &["no quantity from 1Mi on"]);
+    refuse("aliyun.com/gpu-mem: 4000000", &["no card has a share of"]);
     refuse("nvidia.com/gpu: 0", &["no whole one above 0"]);
     refuse("nvidia.com/mig-1g.10gb: some", &["no whole one above 0"]);
     refuse("8Gi 33.3% H100", &["not a whole percentage"]);

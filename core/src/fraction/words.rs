@@ -76,6 +76,9 @@ impl fmt::Display for Ask {
             AskedPart::Share { memory, cores } => {
                 write!(f, "a share of {memory} and {cores} of the compute")?;
             }
+            AskedPart::ShareOf { memory, cores } => {
+                write!(f, "a share of {memory} of the memory and {cores} of the compute")?;
+            }
             AskedPart::Named(text) => write!(f, "{text}")?,
         }
         self.model.as_ref().map_or(Ok(()), |model| write!(f, " of {model}"))

@@ -18,7 +18,7 @@ use aliquot_core::offer::classes::{SPELLING, card_class, share_class};
 use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
 use aliquot_core::partition::Template;
 use aliquot_core::quantity::{Format, Quantity};
-use aliquot_core::units::{Bytes, Cores};
+use aliquot_core::units::{Bytes, Cores, Fraction};
 
 use crate::manifest::{ClaimSpec, ClaimTemplate};
 
@@ -130,6 +130,10 @@ fn draft_on(ask: &Ask, found: &FractionMatch, on: &Published, fleet: &Fleet) -> 
     };
     let about = match ask.part {
         AskedPart::Nominal(memory) => format!("{memory} rounded up to {about}"),
+        AskedPart::ShareOf { memory, .. } if memory != Fraction::WHOLE => {
+            let percent = 100 * memory.numerator() / memory.denominator();
+            format!("{percent}% of the memory of {}, {}, rounded down to {about}", found.model, model.memory)
+        }
         _ => about,
     };
     let draft = PartDraft { about, class: class.clone(), models, capacity };

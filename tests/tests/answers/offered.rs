@@ -317,6 +317,19 @@ fn cuda_pods_on_a_mixed_cluster_get_no_npu() {
 }
 
 #[test]
+fn pasted_percentage_prints_the_rounding() {
+    let ran = aliquot("classes|nvidia.com/gpumem-percentage: 25|--node|mixed");
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let about = "# nvidia.com/gpumem-percentage: 25: 25% of the memory of nvidia-l4-24gb, 23034Mi, rounded down to a \
+                 share of 5758Mi and best-effort compute of nvidia-l4-24gb\n";
+    assert!(ran.out.contains(about) && ran.out.contains("memory: 5758Mi\n"), "{}", ran.out);
+    let ran = aliquot("classes|tencent.com/vcuda-core: 30|--node|mixed");
+    assert!(ran.out.contains("cores: '30'\n") && ran.out.contains("memory: 23034Mi\n"), "{}", ran.out);
+    let ran = aliquot("classes|koordinator.sh/gpu: 200|--node|mixed");
+    assert!(ran.out.contains("count: 2\n") && ran.out.contains("card-nvidia.aliquot.dev"), "{}", ran.out);
+}
+
+#[test]
 fn newer_kubelet_counts_as_the_newest_release_and_says_so() {
     let files = Files::new();
     let node = |version: &str| {
