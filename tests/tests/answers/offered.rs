@@ -317,6 +317,17 @@ fn cuda_pods_on_a_mixed_cluster_get_no_npu() {
 }
 
 #[test]
+fn version_that_no_scheduler_was_compared_with_is_refused() {
+    for command in ["plan|-f|x.yaml", "explain|-f|x.yaml", "classes|--legacy|nvidia|--node|8xh100"] {
+        let ran = aliquot(&format!("{command}|--kubernetes|1.38"));
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{command}");
+        for word in ["at most 1.37", "none of 1.38", "provisional", "use 1.37"] {
+            assert!(ran.err.contains(word), "{command}: no {word} in {}", ran.err);
+        }
+    }
+}
+
+#[test]
 fn pasted_percentage_prints_the_rounding() {
     let ran = aliquot("classes|nvidia.com/gpumem-percentage: 25|--node|mixed");
     assert_eq!(ran.code, 0, "{}", ran.err);
