@@ -53,7 +53,19 @@ const CLASSES: [(&str, &[&str]); 2] =
 const LEGACY: [(&str, &[&str]); 3] = [
     ("nvidia", &["a100-4", "h100-8", "h200"]),
     ("huawei", &["ascend-310p", "ascend-910b3-8"]),
-    ("hami", &["h100-8", "ascend-310p", "ascend-910b3-8"]),
+    ("hami", &HAMI_NODES),
+];
+
+/// A node of every kind of card that HAMi has a name for.
+const HAMI_NODES: [&str; 8] = [
+    "h100-8",
+    "ascend-310p",
+    "1xhuawei-910a-32c",
+    "1xhuawei-910b2",
+    "1xhuawei-910b3",
+    "1xhuawei-910b4",
+    "1xhuawei-910b4-1",
+    "1xhuawei-910c-24c",
 ];
 
 /// First line of a rendered file.
