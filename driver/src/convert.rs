@@ -34,7 +34,7 @@ mod vocabulary;
 mod wishes;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use aliquot_core::dra::DeviceClass;
@@ -122,6 +122,8 @@ struct Conversion<'c> {
     file: String,
     done: Converted,
     classes: BTreeMap<String, DeviceClass>,
+    /// Resources that classes of the input stand for.
+    served: BTreeSet<String>,
     /// Names of claim templates by namespace.
     names: BTreeMap<String, Names>,
     /// The resource of a replica of a card, where the input has the plugin's configuration.
@@ -152,6 +154,7 @@ pub fn convert(
         file: String::new(),
         done: Converted::default(),
         classes: BTreeMap::new(),
+        served: BTreeSet::new(),
         names: BTreeMap::new(),
         replica: None,
         has_replicas: false,
@@ -183,7 +186,13 @@ impl Conversion<'_> {
             self.prepare(item);
         }
         self.replica = self.replica.or(self.resource_of_replicas(document));
-        if document.get("kind").and_then(Value::as_str) == Some("ResourceClaimTemplate") {
+        let kind = document.get("kind").and_then(Value::as_str);
+        if kind == Some("DeviceClass")
+            && let Some(resource) = document.pointer("/spec/extendedResourceName").and_then(Value::as_str)
+        {
+            self.served.insert(resource.to_owned());
+        }
+        if kind == Some("ResourceClaimTemplate") {
             let text = |key| document.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str);
             let namespace = text("namespace").unwrap_or_default().to_owned();
             self.names.entry(namespace).or_default().take(text("name").unwrap_or_default());
@@ -251,8 +260,11 @@ impl Conversion<'_> {
         self.done.notes.push(format!("{file}: {field}: {value}: carried as {becomes}"));
     }
 
-    /// Has a class printed.
+    /// Has a class printed, unless one of the input stands for its resource.
     fn class(&mut self, class: DeviceClass) {
+        if class.extended_resource_name.as_ref().is_some_and(|name| self.served.contains(name)) {
+            return;
+        }
         self.classes.insert(class.name.clone(), class);
     }
 

@@ -168,7 +168,7 @@ impl Conversion<'_> {
 
     /// A replica of the device plugin: a slot of the policy.
     fn slot(&mut self, word: &Word, at: &Place<'_>) -> Outcome {
-        if self.replica.is_none() {
+        if self.replica.is_none() && !self.served.contains(&word.name) {
             self.lose(
                 at.limit(&word.name),
                 &word.value,

@@ -2,18 +2,18 @@
 
 use super::vocabulary::System;
 
-/// One row for people.
+/// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Whose words.
+    /// The system that defines the words.
     pub system: System,
     /// The words.
     pub words: &'static str,
-    /// What they become.
+    /// The result of the conversion.
     pub becomes: &'static str,
-    /// What is not carried, and said; `-` if nothing.
+    /// What is not carried, and named; `-` if nothing.
     pub lost: &'static str,
-    /// Where the equivalence is from.
+    /// The document or code that states the equivalence.
     pub source: &'static str,
     /// Name of its pair in `tests/golden/convert`.
     pub golden: &'static str,

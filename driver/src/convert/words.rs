@@ -1,4 +1,4 @@
-//! The resources of one container that are about cards: name, number, whose words they are.
+//! The resources of one container that are about cards: name, number, and the system that defines them.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(super) struct Word {
     pub(super) name: String,
     /// Its number, as written.
     pub(super) value: String,
-    /// Whose word it is.
+    /// The system that defines it.
     pub(super) system: System,
     /// What it counts.
     pub(super) unit: Unit,
@@ -32,7 +32,7 @@ pub(super) struct Contradiction {
 const NOT_KNOWN: &str = "it is no resource that is known";
 const NO_BACKEND: &str = "Aliquot has no backend for this vendor, so it is left as it is";
 
-/// Whose word a resource is, and what its number counts; `None`: it is not about cards.
+/// The system that defines a resource, and the unit of its number; `None`: it is not about cards.
 pub(super) fn meaning(name: &str) -> Option<(System, Unit)> {
     if let Some((_, system, unit)) = RESOURCES.iter().find(|(known, ..)| *known == name) {
         return Some((*system, *unit));

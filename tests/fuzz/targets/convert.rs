@@ -19,7 +19,8 @@ fuzz_target!(|data: &[u8]| {
     let source = Source { name: "fuzz.yaml", text };
     let Ok(converted) = convert(&[source], &cards, &Settings::default()) else { return };
     for loss in &converted.losses {
-        assert!(loss.to_string().contains(": not carried: "));
+        let line = loss.to_string();
+        assert!(line.contains(": not carried: ") && !line.contains(char::is_control), "{line:?}");
     }
     let text: String =
         converted.documents.iter().map(|document| format!("---\n{}", manifest::yaml_document(document))).collect();

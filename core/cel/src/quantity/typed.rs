@@ -1,18 +1,18 @@
-//! Amounts as people type them: `8GiB`, `8gi`, `8 Gi`, `8GB`. Kubernetes reads none of them.
+//! Amounts of the command line that Kubernetes refuses: `8GiB`, `8gi`, `8 Gi`, `8GB`.
 
 use super::{Quantity, QuantityError};
 
-/// Longest text that is looked at.
+/// Longest text that is read.
 const TEXT_BYTES_MAX: usize = 64;
 
 // === impl Quantity ===
 
 impl Quantity {
-    /// An amount of a command line: what Kubernetes reads, and what can mean one amount alone (`8GiB`, `8gi`, `8 Gi`). `8GB` is
-    /// refused: people mean 8Gi as well as 8G by it.
+    /// Reads an amount of a command line: a quantity of Kubernetes, or a text with one meaning (`8GiB`, `8gi`, `8 Gi`). `8GB` is
+    /// refused, because it is used for 8Gi and for 8G.
     ///
     /// # Errors
-    /// [`QuantityError`], with what the text may mean.
+    /// [`QuantityError`], with the possible meanings of the text.
     pub fn typed(text: &str) -> Result<Self, QuantityError> {
         text.parse().or_else(|error: QuantityError| match &error.meant[..] {
             [only] => only.parse(),
@@ -21,7 +21,7 @@ impl Quantity {
     }
 }
 
-/// The quantities that a text which is none may stand for.
+/// The quantities that an invalid quantity may stand for.
 pub(super) fn meant(text: &str) -> Vec<String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

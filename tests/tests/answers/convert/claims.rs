@@ -58,6 +58,17 @@ fn own_output_converts_to_itself() {
 }
 
 #[test]
+fn class_of_the_input_for_the_resource_serves_the_pod() {
+    let class = "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: mine}\nspec: {extendedResourceName: \
+                 RESOURCE}\n---\n";
+    for resource in ["nvidia.com/gpu", "nvidia.com/gpu.shared", "huawei.com/Ascend310P"] {
+        let text = format!("{}{}", class.replace("RESOURCE", resource), pod(&format!("{resource}: 1")));
+        let Ran { code, out, err } = convert(&text, &NODE);
+        assert_eq!((code, err.as_str(), out.matches("kind: DeviceClass").count()), (0, "", 1), "{out}");
+    }
+}
+
+#[test]
 fn class_of_the_input_with_a_name_of_ours_counts() {
     let class = "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: legacy-nvidia-gpu.aliquot.dev}\nspec: \
                  {extendedResourceName: mine.example/gpu}\n---\n";
