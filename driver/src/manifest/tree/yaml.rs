@@ -1,11 +1,13 @@
 //! YAML text → tree, by the events of a YAML parser.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput};
 
-use super::{DEPTH_MAX, ItemsGiven, MapEntry, Piece, Style, TreeError, Value, YamlNode, is_list, twice};
+use super::{
+    DEPTH_MAX, ItemsGiven, MapEntry, Piece, SMALL_MAP, Style, TreeError, Value, YamlNode, is_list, twice,
+};
 
 /// Nodes that aliases and merge keys may add to a text; stops the kind of file that doubles with every line.
 const ALIASED_NODES_MAX: usize = 200_000;
@@ -25,7 +27,15 @@ struct Builder<'a> {
     anchors: BTreeMap<usize, YamlNode<'a>>,
     aliased: usize,
     given: ItemsGiven,
+    first_items: FirstItems,
     root: Option<YamlNode<'a>>,
+}
+
+/// Whether the first `items` of the document's map have been met; a list of objects has them once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstItems {
+    Ahead,
+    Met,
 }
 
 /// A container without its end yet.
@@ -87,7 +97,8 @@ impl<'a> Pieces<'a> {
 impl<'a> Builder<'a> {
     fn new(text: &'a str, line: usize, aliased: usize) -> Self {
         let (open, anchors) = (Vec::new(), BTreeMap::new());
-        Self { text, line, open, anchors, aliased, given: ItemsGiven::None, root: None }
+        let (given, first_items) = (ItemsGiven::None, FirstItems::Ahead);
+        Self { text, line, open, anchors, aliased, given, first_items, root: None }
     }
 
     fn scan_error(&self, error: &ScanError) -> TreeError {
@@ -161,19 +172,23 @@ impl<'a> Builder<'a> {
     }
 
     /// Whether a list that begins here is that of the items of a list of objects. `kubectl` writes the kind behind them.
-    fn is_items_of_list(&self, span: Span) -> bool {
+    fn is_items_of_list(&mut self, span: Span) -> bool {
         let [OpenContainer { kind: OpenKind::Map { entries, key: Some((key, ..)), .. }, .. }] =
             self.open.as_slice()
         else {
             return false;
         };
-        let read =
-            |key: &str| entries.iter().find(|entry| entry.key == key).and_then(|entry| entry.value.text());
-        if key != "items" || read("apiVersion").is_none_or(str::is_empty) {
+        if key != "items" || self.first_items == FirstItems::Met {
             return false;
         }
-        let from = || span.start.byte_offset().and_then(|at| kind_behind(self.text.get(at..)?));
-        read("kind").or_else(from).is_some_and(|kind| kind.ends_with("List"))
+        self.first_items = FirstItems::Met;
+        let read =
+            |key: &str| entries.iter().find(|entry| entry.key == key).and_then(|entry| entry.value.text());
+        if read("apiVersion").is_none_or(str::is_empty) {
+            return false;
+        }
+        let behind = || span.start.byte_offset().and_then(|at| kind_behind(self.text.get(at..)?.lines()));
+        read("kind").or_else(behind).is_some_and(|kind| kind.ends_with("List"))
     }
 
     /// Puts a whole node where it belongs: into the innermost container, to be the root, or out as an item.
@@ -225,15 +240,14 @@ impl<'a> Builder<'a> {
             _ => vec![merge.value],
         };
         for source in sources {
-            let Value::Map(more) = source.value else {
+            let Value::Map(mut more) = source.value else {
                 return Err(TreeError::at(merge.line, "`<<` merges maps; found something else"));
             };
-            for entry in more {
-                if !entries.iter().any(|e| e.key == entry.key) {
-                    self.charge(&entry.value, merge.line)?;
-                    entries.push(entry);
-                }
+            keep_absent(&mut more, entries);
+            for entry in &more {
+                self.charge(&entry.value, merge.line)?;
             }
+            entries.append(&mut more);
         }
         Ok(())
     }
@@ -248,12 +262,34 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The kind that the document states further on, at the start of a line.
-fn kind_behind(text: &str) -> Option<&str> {
-    let (before, behind) = text.split_once("\nkind:")?;
-    if before.contains("\n---") || before.contains("\n...") {
-        return None;
+/// Removes the entries whose key `present` has. No key of a map that was read is there twice.
+fn keep_absent(entries: &mut Vec<MapEntry<'_>>, present: &[MapEntry<'_>]) {
+    if present.len() <= SMALL_MAP {
+        entries.retain(|entry| !present.iter().any(|other| other.key == entry.key));
+        return;
     }
-    let value = behind.lines().next()?.split(" #").next()?;
-    Some(value.trim().trim_matches(['"', '\'']))
+    let keys: BTreeSet<&str> = present.iter().map(|entry| entry.key.as_ref()).collect();
+    entries.retain(|entry| !keys.contains(entry.key.as_ref()));
+}
+
+/// The kind that a document states at the start of one of its further lines; the first is the end of a line. No line
+/// behind the document is read.
+fn kind_behind<'a>(lines: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let of_document = |line: &&str| !line.starts_with("---") && !line.starts_with("...");
+    let value = lines.skip(1).take_while(of_document).find_map(|line| line.strip_prefix("kind:"))?;
+    Some(value.split(" #").next()?.trim().trim_matches(['"', '\'']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_behind_reads_no_line_of_the_next_document() {
+        let text = "\n- a\nspec: 1\n---\nkind: List\n";
+        let mut read = Vec::new();
+        let kind = kind_behind(text.lines().inspect(|line| read.push(*line)));
+        assert_eq!((kind, read), (None, vec!["", "- a", "spec: 1", "---"]));
+        assert_eq!(kind_behind("- a\nkind: 'PodList' # all\nkind: x".lines()), Some("PodList"));
+    }
 }
