@@ -17,3 +17,12 @@ pub fn chain(error: &dyn Error) -> String {
     }
     text
 }
+
+/// What is wrong in a JSON text, without the place in it: for a text that is a part of a file, or was made from one, the
+/// place is not that in the file.
+#[must_use]
+pub fn json_cause(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).map_or_else(|| text.clone(), str::to_owned)
+}

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::error_text::json_cause;
+
 use super::json;
 use super::tree::{Piece, Pieces, TreeError, YamlNode};
 
@@ -39,7 +41,7 @@ pub fn values(text: &str) -> Result<Vec<Value>, DocumentError> {
 
 fn value(node: &YamlNode<'_>) -> Result<Value, DocumentError> {
     let value = serde_json::from_str(&json::text_of(node));
-    value.map_err(|error| DocumentError { line: node.line, what: error.to_string() })
+    value.map_err(|error| DocumentError { line: node.line, what: json_cause(&error) })
 }
 
 // === impl DocumentError ===

@@ -8,6 +8,8 @@ use aliquot_core::grant::{PartitionDemand, SettingWord, ShareSettings};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::error_text::json_cause;
+
 /// Name of this DRA driver.
 pub(crate) const DRIVER: &str = "aliquot.dev";
 /// Version of the configuration that this code reads.
@@ -96,11 +98,7 @@ pub(crate) fn recorded(settings: ShareSettings) -> Option<OpaqueConfig> {
 
 /// Parses a configuration. Messages leave out the position in the JSON, which the user did not write.
 fn parse<'t, T: Deserialize<'t>>(parameters: &'t str) -> Result<T, String> {
-    serde_json::from_str(parameters).map_err(|error| {
-        let text = error.to_string();
-        let place = format!(" at line {} column {}", error.line(), error.column());
-        text.strip_suffix(&place).map_or_else(|| text.clone(), str::to_owned)
-    })
+    serde_json::from_str(parameters).map_err(|error| json_cause(&error))
 }
 
 fn set<T: SettingWord>(setting: &mut T, value: Option<&Value>, field: &str) -> Result<(), String> {

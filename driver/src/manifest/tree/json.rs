@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use crate::error_text::json_cause;
+
 use super::{DEPTH_MAX, MapEntry, Piece, Style, TreeError, Value, YamlNode, is_list, twice};
 
 /// The pieces of JSON documents that follow each other.
@@ -260,7 +262,10 @@ impl<'a> Scanner<'a> {
         }
         serde_json::from_str(quoted).map(Cow::Owned).map_err(|error| {
             self.place.at = begin;
-            Fault::Syntax(TreeError::at(self.place.line, format!("not JSON: found a text with {error}")))
+            Fault::Syntax(TreeError::at(
+                self.place.line,
+                format!("not JSON: found a text with {}", json_cause(&error)),
+            ))
         })
     }
 

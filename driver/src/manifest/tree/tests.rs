@@ -69,6 +69,15 @@ fn items_of_other_kinds_stay_in_their_document() {
 }
 
 #[test]
+fn items_a_second_time_are_no_items_of_the_list() {
+    let text = "apiVersion: v1\nitems:\n- name: a\nitems:\n- name: b\nitems:\n- name: c\nkind: PodList\n";
+    assert_eq!(pieces(text), ["a at 3", "line 4: the key `items` appears twice"]);
+    let json =
+        "{\"apiVersion\": \"v1\", \"items\": [{\"name\": \"a\"}],\n\"items\": [{}], \"kind\": \"List\"}";
+    assert_eq!(pieces(json), ["line 2: the key `items` appears twice"]);
+}
+
+#[test]
 fn json_keeps_lines_and_numbers_as_written() {
     let text = "\u{feff}{\n\t\"a\": [1e9, true, null, \"x\\u00e9\"],\n\"b\": \"\\/\", \"c\":\n-0.50}";
     let nodes = all(text).unwrap();
@@ -98,11 +107,15 @@ fn broken_json_names_line_found_and_expected() {
         ("{\"a\": \"x\n\"", "1: not JSON: found `\\n`, expected the closing quote of a text"),
         ("{\n// why\n\"a\": 1}", "2: not JSON: found a comment, expected a key in double quotes"),
         ("{\"a\": 1,\n\"b\": 2, \"a\": 3}", "2: the key `a` appears twice"),
-        ("{\"a\": \"\\ud800\"}", "1: not JSON: found a text with"),
         ("{a: [}", "not YAML or JSON"),
     ] {
         assert!(error(text).contains(message), "{text}: {}", error(text));
     }
+    let lone = error("{\"b\": 1,\n\"a\": \"\\ud800\"}");
+    assert_eq!(
+        lone, "2: not JSON: found a text with unexpected end of hex escape",
+        "one place, that in the file"
+    );
     let torn = "{\"apiVersion\": \"v1\", \"kind\": \"List\",\n\"items\": [{\"name\": \"a\"}, {1}]}";
     assert_eq!(pieces(torn), ["a at 2", "line 2: not JSON: found `1`, expected a key in double quotes"]);
 }
@@ -163,6 +176,13 @@ fn aliases_are_copied_within_a_bound() {
     assert!(nodes[0].get("c").unwrap().get("<<").is_some(), "in quotes it is a key");
     assert!(error("a: &x {n: 1}\nc:\n  <<: *x\n  <<: *x\n").contains("4: the key `<<` appears twice"));
     assert!(error("a: {<<: 1}\n").contains("merges maps"));
+    let large = |from: usize| (from..from + 40).map(|i| format!("k{i}: 1,")).collect::<String>();
+    let merged = format!("a: &x {{{}}}\nc: {{{} <<: *x}}\n", large(0), large(20));
+    let nodes = all(&merged).unwrap();
+    assert!(
+        matches!(&nodes[0].get("c").unwrap().value, Value::Map(entries) if entries.len() == 60),
+        "{nodes:?}"
+    );
     let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
     for i in 1..12 {
         let list = vec![format!("*a{}", i - 1); 10].join(",");

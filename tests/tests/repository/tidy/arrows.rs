@@ -110,7 +110,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
     ("hardware", &["error_text", "config", "state_dir", "region"]),
     ("contexts", &["clock", "config", "state_dir", "region", "hardware"]),
     ("health", &["clock", "state_dir", "disk", "region", "checkpoint", "hardware"]),
-    ("prepare", &["config", "selinux", "disk", "region", "checkpoint", "grant_file"]),
+    ("prepare", &["error_text", "config", "selinux", "disk", "region", "checkpoint", "grant_file"]),
     (
         "node",
         &[
@@ -147,7 +147,7 @@ const DRIVER_FOLDERS: &[Uses] = &[
         "view",
         &["clock", "error_text", "disk", "region", "checkpoint", "grant_file", "hardware", "health", "run"],
     ),
-    ("manifest", &["prepare"]),
+    ("manifest", &["error_text", "prepare"]),
     ("convert", &["printable", "manifest"]),
     ("kubelet", &["ports"]),
     ("kube", &["printable", "clock", "error_text", "ports", "config", "checkpoint", "manifest"]),
