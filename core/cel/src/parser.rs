@@ -192,13 +192,15 @@ impl Parser {
         }
     }
 
-    /// Pairs of the same sign cancel out; a minus before a number belongs to the number.
+    /// Pairs of the same sign cancel out; a single minus before a number belongs to the number.
     fn signed(&mut self) -> Result<DepthExpr, SyntaxError> {
         let at = self.at();
         for (sign, name) in [("!", "!_"), ("-", "-_")] {
             let mut count = 0;
             while matches!(self.peek(), Token::Sign(s) if *s == sign)
-                && !(sign == "-" && matches!(self.peek_second(), Token::Int(_) | Token::Double(_)))
+                && !(sign == "-"
+                    && count == 0
+                    && matches!(self.peek_second(), Token::Int(_) | Token::Double(_)))
             {
                 self.next += 1;
                 count += 1;
