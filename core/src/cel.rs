@@ -40,6 +40,21 @@ const DEVICE: Environment = Environment {
         ("attributes", FieldType::Map(&FieldType::Map(&FieldType::Dyn))),
         ("capacity", FieldType::Map(&FieldType::Map(&FieldType::Quantity))),
     ],
+    sizes: &[
+        (&[], 0),
+        (&["driver"], 63),
+        (&["allowMultipleAllocations"], 1),
+        (&["attributes"], 32),
+        (&["attributes", "@keys"], 63),
+        (&["attributes", "@values"], 32),
+        (&["attributes", "@values", "@keys"], 32),
+        (&["attributes", "@values", "*"], 64),
+        (&["capacity"], 32),
+        (&["capacity", "@keys"], 63),
+        (&["capacity", "@values"], 32),
+        (&["capacity", "@values", "@keys"], 32),
+        (&["capacity", "@values", "@values"], 0),
+    ],
 };
 
 /// The same where attributes are no lists.
@@ -99,6 +114,12 @@ impl Selector {
     #[must_use]
     pub fn text(&self) -> &str {
         self.0.text()
+    }
+
+    /// The most that it can cost on any device, which the API server compares with [`Cost::MAX`] before it stores it.
+    #[must_use]
+    pub const fn worst_case(&self) -> Cost {
+        self.0.worst_case()
     }
 
     /// Whether the device is selected.

@@ -3,11 +3,12 @@
 //! What upstream refuses when a selector is stored is refused here too: an unknown variable, field, function, argument
 //! type, a list of mixed types, a result that cannot be a bool.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Environment;
 use super::ast::{Connective, Expr, Fold, FoldResult, Form, Presence, Selection};
-use super::declarations::{self, Style, function, type_named};
+use super::declarations::{self, Signature, Style, function, type_named};
 use super::functions;
 use super::lexer::Offset;
 use super::program::{FoldNode, Node, Walk};
@@ -21,13 +22,28 @@ pub(super) struct CheckError {
     pub(super) why: String,
 }
 
+/// What was found out about the parts of an expression, each known by its place in memory.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    types: HashMap<*const Expr, Type>,
+    calls: HashMap<*const Expr, Called>,
+}
+
+/// A call with the signatures that fit, in the order of their declaration.
+#[derive(Debug)]
+pub(super) struct Called {
+    pub(super) name: Arc<str>,
+    pub(super) style: Style,
+    pub(super) overloads: Vec<&'static Signature>,
+}
+
 /// A program that yields a bool, as far as is known before it runs.
-pub(super) fn check(expr: &Expr, environment: &Environment) -> Result<Node, CheckError> {
+pub(super) fn check(expr: &Expr, environment: &Environment) -> Result<(Node, Notes), CheckError> {
     let mut checker = Checker::of(environment);
     let (node, found) = checker.expr(expr)?;
     checker.check_uniform()?;
     match checker.bindings.settled(&found) {
-        found if environment.may_yield(&found) => Ok(node),
+        found if environment.may_yield(&found) => Ok((node, checker.into_notes())),
         found => fail(expr.at, format!("must evaluate to bool or the unknown type, not {found}")),
     }
 }
@@ -49,6 +65,7 @@ struct Checker<'a> {
     in_format: usize,
     /// Types of the elements of the list literal that was checked last.
     elements: Vec<Type>,
+    notes: Notes,
 }
 
 impl<'a> Checker<'a> {
@@ -60,7 +77,15 @@ impl<'a> Checker<'a> {
             uniform: Vec::new(),
             in_format: 0,
             elements: Vec::new(),
+            notes: Notes::default(),
         }
+    }
+
+    /// The notes, with every type as it turned out to be.
+    fn into_notes(self) -> Notes {
+        let Self { mut notes, bindings, .. } = self;
+        notes.types.values_mut().for_each(|of| *of = bindings.settled(of));
+        notes
     }
 
     fn expr(&mut self, expr: &Expr) -> Result<TypedNode, CheckError> {
@@ -68,7 +93,7 @@ impl<'a> Checker<'a> {
             Form::Literal(value) => (Node::Const(value.clone()), literal_type(value)),
             Form::Ident(name) => self.ident(expr.at, name)?,
             Form::Select { operand, field, how } => self.select(expr, operand, field, *how)?,
-            Form::Call { name, target, args } => self.call(expr.at, name, target.as_deref(), args)?,
+            Form::Call { name, target, args } => self.call(expr, name, target.as_deref(), args)?,
             Form::Logic(connective, terms) => self.logic(*connective, terms)?,
             Form::List(elements) => self.list(elements)?,
             Form::Map(entries) => self.map(entries)?,
@@ -85,6 +110,7 @@ impl<'a> Checker<'a> {
         if found.is_oversized() {
             return fail(expr.at, "the type of this is too large");
         }
+        self.notes.types.insert(expr, found.clone());
         Ok((node, found))
     }
 
@@ -152,17 +178,18 @@ impl<'a> Checker<'a> {
 
     fn call(
         &mut self,
-        at: Offset,
+        expr: &Expr,
         name: &str,
         target: Option<&Expr>,
         args: &[Expr],
     ) -> Result<TypedNode, CheckError> {
+        let at = expr.at;
         // `a.b(c)` is a function of the name `a.b`, if there is one, whatever `a` is.
         if let Some(target) = target
             && let Some(qualified) = qualified(target).map(|prefix| format!("{prefix}.{name}"))
             && function(&qualified).is_some()
         {
-            return self.call(at, &qualified, None, args);
+            return self.call(expr, &qualified, None, args);
         }
         let style = if target.is_some() { Style::Member } else { Style::Global };
         let formats = usize::from(name == "format");
@@ -177,7 +204,7 @@ impl<'a> Checker<'a> {
         let Some(known) = function(name) else {
             return fail(at, format!("undeclared reference to '{name}': no such function"));
         };
-        let result = self.overload(at, name, known, style, &types)?;
+        let result = self.overload(expr, name, known, style, &types)?;
         if let (1, Some(Form::Literal(Value::String(template))), [Expr { form: Form::List(_), .. }]) =
             (formats, target.map(|target| &target.form), args)
         {
@@ -191,18 +218,19 @@ impl<'a> Checker<'a> {
     /// The result type of a call: that of the one signature that fits, `dyn` where several fit and differ.
     fn overload(
         &mut self,
-        at: Offset,
+        expr: &Expr,
         name: &str,
-        known: &declarations::Function,
+        known: &'static declarations::Function,
         style: Style,
         args: &[Type],
     ) -> Result<Type, CheckError> {
-        let mut result: Option<Type> = None;
+        let (mut result, mut overloads): (Option<Type>, _) = (None, Vec::new());
         for signature in known.signatures(style).iter().filter(|signature| signature.args.len() == args.len())
         {
             let (expected, yields) = signature.instance(&mut self.bindings);
             if self.bindings.assignable_all(args, &expected) {
                 let yields = self.bindings.resolve(&yields);
+                overloads.push(signature);
                 match &result {
                     None => result = Some(yields),
                     Some(first) if !first.is_dyn() && *first != yields => result = Some(Type::Dyn),
@@ -210,12 +238,13 @@ impl<'a> Checker<'a> {
                 }
             }
         }
+        self.notes.calls.insert(expr, Called { name: name.into(), style, overloads });
         result.map_or_else(
             || {
                 let found: Vec<String> =
                     args.iter().map(|arg| self.bindings.resolve(arg).to_string()).collect();
                 fail(
-                    at,
+                    expr.at,
                     format!("found no matching overload for '{name}' applied to '({})'", found.join(", ")),
                 )
             },
@@ -375,6 +404,24 @@ impl<'a> Checker<'a> {
                 (Walk::MapEntries { filter, entries: node }, expected)
             }
         })
+    }
+}
+
+// === impl Notes ===
+
+impl Notes {
+    /// The type of a part.
+    pub(super) fn type_of(&self, expr: &Expr) -> Type {
+        self.types.get(&std::ptr::from_ref(expr)).cloned().unwrap_or(Type::Dyn)
+    }
+
+    /// Whether it is a part of its own, and not of a name with dots.
+    pub(super) fn knows(&self, expr: &Expr) -> bool {
+        self.types.contains_key(&std::ptr::from_ref(expr))
+    }
+
+    pub(super) fn call(&self, expr: &Expr) -> Option<&Called> {
+        self.calls.get(&std::ptr::from_ref(expr))
     }
 }
 

@@ -16,6 +16,7 @@ use super::program::{Meter, Node, present, select};
 use super::value::{Fault, Key, Outcome, Value, error, no_overload, whole};
 pub(super) use format::check_format;
 use pattern::{Hunt, Search};
+pub(crate) use sequence::INCLUDES_MAX;
 
 /// An implementation.
 pub(super) type Builtin = fn(&[Value], &mut Meter) -> Outcome;

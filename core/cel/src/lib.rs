@@ -15,6 +15,7 @@
 mod ast;
 mod checker;
 mod declarations;
+mod estimate;
 mod format;
 mod functions;
 mod input;
@@ -52,6 +53,9 @@ pub struct Environment {
     pub type_name: &'static str,
     /// Its fields.
     pub fields: &'static [(&'static str, FieldType)],
+    /// The largest sizes of values, by the names that lead to them from the variable down: characters, elements, entries.
+    /// `@keys` are the keys of a map, `@values` its values by a computed key, and `*` is any value of a map.
+    pub sizes: &'static [(&'static [&'static str], usize)],
 }
 
 /// The type of a field.
@@ -84,6 +88,7 @@ pub struct Expression {
     text: Arc<str>,
     program: Arc<Node>,
     reads: Arc<Reads>,
+    worst_case: Cost,
 }
 
 /// One evaluation.
@@ -196,8 +201,10 @@ pub fn lexemes(text: &str) -> Result<Vec<Lexeme>, CompileError> {
 // === impl Cost ===
 
 impl Cost {
-    /// Upstream's limit for the evaluation of one selector.
+    /// Upstream's limit for the evaluation of one selector, and for its estimate when it is stored.
     pub const MAX: Self = Self(1_000_000);
+    /// The estimate of what has no bound is at least this.
+    pub const UNBOUNDED: Self = Self(u64::MAX / 100);
 }
 
 // === impl Environment ===
@@ -257,18 +264,26 @@ impl Expression {
             let (line, column) = position(text, error.at);
             CompileError::Syntax { line, column, why: error.why }
         })?;
-        let program = checker::check(&expr, environment).map_err(|error| {
+        let (program, notes) = checker::check(&expr, environment).map_err(|error| {
             let (line, column) = position(text, error.at);
             CompileError::Meaning { line, column, why: error.why }
         })?;
+        let worst_case = estimate::estimate(&expr, &notes, environment);
         let reads = Arc::new(Reads::of(&program));
-        Ok(Self { text: text.into(), program: Arc::new(program), reads })
+        Ok(Self { text: text.into(), program: Arc::new(program), reads, worst_case })
     }
 
     /// The text it was compiled from.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The most that an evaluation can cost, as the API server estimates it. [`Cost::UNBOUNDED`]: a value that the
+    /// expression walks over has no bound.
+    #[must_use]
+    pub const fn worst_case(&self) -> Cost {
+        self.worst_case
     }
 
     /// The answer for a value of the variable.

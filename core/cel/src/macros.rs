@@ -9,7 +9,7 @@ use super::ast::{Expr, Fold, FoldResult, Form, Selection};
 use super::lexer::{Offset, SyntaxError};
 
 /// A name that no expression can spell, for the target of `sortBy`, `optMap` and `optFlatMap`.
-const HIDDEN: &str = "@target";
+pub(super) const HIDDEN: &str = "@target";
 
 /// `name(args…)`.
 pub(super) fn global_call(at: Offset, name: Arc<str>, mut args: Vec<Expr>) -> Result<Form, SyntaxError> {

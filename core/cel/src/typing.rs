@@ -71,6 +71,11 @@ impl Type {
         }
     }
 
+    /// The type of what a list holds, of the keys of a map, or of what an optional or a type is about.
+    pub(super) fn first_part(&self) -> Option<&Self> {
+        self.parts()[0]
+    }
+
     fn same_shape(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_core::cel::Cost;
 use aliquot_core::dra::{
     Access, AllocationMode, ConstraintRule, DeviceConstraint, DeviceRequest, ExactRequest, OpaqueConfig,
     RequestConfig, RequestKind, SubRequest, Toleration,
@@ -14,7 +15,7 @@ use super::documents::Version;
 use super::field::{Context, Origin, Path, SelectorVerdict};
 use super::name;
 use super::toleration::tolerations;
-use super::tree::YamlNode;
+use super::tree::{YamlNode, cut};
 
 const REQUESTS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
@@ -259,6 +260,20 @@ pub(super) fn selectors(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) 
     })
 }
 
+/// What to say of a selector that compiles and is not stored.
+fn too_costly(text: &str, cost: Cost) -> String {
+    let found = match cost {
+        Cost(cost) if Cost(cost) < Cost::UNBOUNDED => format!("an estimated cost of {cost}"),
+        _ => "an estimated cost without a bound".to_owned(),
+    };
+    format!(
+        "`{}` may cost too much on a device: found {found}, expected at most {}; compare attributes as they are, and leave \
+         out walks within walks (exists, all, map) and functions of texts that other functions make",
+        cut(text),
+        Cost::MAX.0
+    )
+}
+
 fn cel(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String> {
     let mut expression = None;
     for entry in cx.entries(node, path) {
@@ -286,6 +301,7 @@ fn cel(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<String>
                 cx.warn(&at, format!("{gate}: {fault}"));
             }
             SelectorVerdict::Faulty(fault) => cx.rule(&at, format!("does not compile: {fault}")),
+            SelectorVerdict::TooCostly(cost) => cx.rule(&at, too_costly(text, cost)),
         },
         None => {}
     }

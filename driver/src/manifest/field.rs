@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-use aliquot_core::cel::Selector;
+use aliquot_core::cel::{Cost, Selector};
 use aliquot_core::quantity::Quantity;
 
 use super::problem::{ManifestProblem, ProblemSeverity, Problems};
@@ -32,13 +32,15 @@ pub(super) struct Context {
     pub(super) selectors: HashMap<String, SelectorVerdict>,
 }
 
-/// Whether a selector compiles; if not, why, with line and column in it.
+/// Whether the API server takes a selector; if not, why, with line and column in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SelectorVerdict {
     Sound,
     /// Only where attributes may be lists.
     NeedsLists(String),
     Faulty(String),
+    /// Compiles, and no server stores it: it may cost so much.
+    TooCostly(Cost),
 }
 
 /// Most selectors with a stored verdict; more are compiled again.
@@ -143,12 +145,15 @@ impl Context {
         self.problems.add(problem, &alike);
     }
 
-    /// Whether a selector compiles.
+    /// Whether the API server takes a selector.
     pub(super) fn selector_verdict(&mut self, text: &str) -> SelectorVerdict {
         if let Some(known) = self.selectors.get(text) {
             return known.clone();
         }
         let verdict = match (Selector::compile_new(text), Selector::compile(text)) {
+            (Ok(selector), _) | (Err(_), Ok(selector)) if selector.worst_case() > Cost::MAX => {
+                SelectorVerdict::TooCostly(selector.worst_case())
+            }
             (Ok(_), _) => SelectorVerdict::Sound,
             (Err(error), Ok(_)) => SelectorVerdict::NeedsLists(error.to_string()),
             (Err(_), Err(error)) => SelectorVerdict::Faulty(error.to_string()),

@@ -259,6 +259,20 @@ fn lists_and_groups_of_later_versions_are_read() {
 }
 
 #[test]
+fn selector_beyond_the_cost_limit_is_refused() {
+    let own = "device.attributes[\"aliquot.dev\"].model == \"h100\"";
+    let each = "device.attributes.exists";
+    let walk = format!(
+        "{each}(d, {each}(e, device.attributes[d].exists(k, device.attributes[e].exists(l, k == l))))"
+    );
+    let found = claim_with(own, &walk);
+    let cost = "found an estimated cost of 10790115, expected at most 1000000; compare attributes";
+    assert!(found.contains(&walk[..60]) && found.contains(cost), "{found}");
+    let unbounded = claim_with(own, "device.driver.split(\"e\").join(\"\") == \"a\"");
+    assert!(unbounded.contains("found an estimated cost without a bound"), "{unbounded}");
+}
+
+#[test]
 fn labels_and_annotations_are_held_against_the_rules() {
     let long = "x".repeat(64);
     let cases = [

@@ -73,7 +73,7 @@ pub(super) const MEMBER: &[(&str, Builtin)] = &[
 ];
 
 /// Longest list that `includes` looks through.
-const INCLUDES_MAX: usize = 48;
+pub(crate) const INCLUDES_MAX: usize = 48;
 
 /// Whether a list has the element, or a scalar is it.
 fn includes(args: &[Value], meter: &mut Meter) -> Outcome {
