@@ -122,8 +122,8 @@ impl<'c> Plugin<'c> {
         if let Err(error) = space.running("neighbour", 1, PATIENCE) {
             panic!("{error}\n{}", self.0.log(Self::NAME, 20));
         }
-        let device = space.exec("neighbour", &["printenv", "NEIGHBOUR"]).unwrap().out;
-        assert_eq!(device.trim(), "device-0");
+        let device = space.exec("neighbour", &["sh", "-c", "echo $NEIGHBOUR"]).unwrap();
+        assert_eq!(device.out.trim(), "device-0", "{device:?}");
     }
 }
 
