@@ -61,14 +61,19 @@ enum OpenKind<'a> {
 // === impl Pieces ===
 
 impl<'a> Pieces<'a> {
-    /// The pieces of a text whose first line has this number.
-    pub(super) fn of(text: &'a str, line: usize) -> Self {
+    /// The pieces of a text whose first line has this number; aliases before it brought so many nodes.
+    pub(super) fn of(text: &'a str, line: usize, aliased: usize) -> Self {
         let mut options = Options::default();
         options.set_emit_comments(false);
         options.flow_nesting_limit = DEPTH_MAX;
         options.block_nesting_limit = 2 * DEPTH_MAX;
-        let builder = Builder::new(text, line.saturating_sub(1), 0);
+        let builder = Builder::new(text, line.saturating_sub(1), aliased);
         Self { events: Parser::new_from_str_with_options(text, options), builder }
+    }
+
+    /// Nodes that aliases brought, with those before the text.
+    pub(super) const fn aliased(&self) -> usize {
+        self.builder.aliased
     }
 
     pub(super) fn next(&mut self) -> Result<Option<Piece<'a>>, TreeError> {
@@ -260,6 +265,15 @@ impl<'a> Builder<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a text ends in the head of a block scalar without a line: what the parser makes of it depends on what
+/// follows.
+pub(super) fn ends_in_scalar_head(text: &str) -> bool {
+    let line = text.trim_end().rsplit('\n').next().unwrap_or_default();
+    let line = line.split(" #").next().unwrap_or_default().trim_end();
+    let word = line.rsplit([' ', '\t']).next().unwrap_or_default();
+    word.starts_with(['|', '>']) && word[1..].bytes().all(|byte| matches!(byte, b'+' | b'-' | b'0'..=b'9'))
 }
 
 /// Removes the entries whose key `present` has. No key of a map that was read is there twice.
