@@ -21,10 +21,9 @@ use serde_json::{Value, json};
 pub use expressions::{SELECTOR_DRIVER, selector_device, selectors};
 pub use mutations::mutate;
 
-/// Whether cases may touch what upstream 1.36 is known to get wrong: pools of two drivers with the same name,
-/// `distinctAttribute` over a request of several devices, admin access beside counters, capacity keys that are
-/// qualified with the driver's own name, one attribute under its bare and its qualified name, requests for a binary
-/// fraction such as `2.5Gi`.
+/// Whether cases may touch what upstream 1.36 is known to get wrong: `distinctAttribute` over a request of several
+/// devices, admin access beside counters, capacity keys that are qualified with the driver's own name, one attribute
+/// under its bare and its qualified name, requests for a binary fraction such as `2.5Gi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownDefects {
     /// Stay away from them: every difference is ours to mend.
