@@ -141,8 +141,8 @@ fn server_version(text: &str) -> Result<ServerVersionArg, String> {
              claim of these manifests exists there"
         )),
         (Some(Ok(1)), Some(Ok(minor)), ..) if minor > NEWEST_MINOR => Err(format!(
-            "expected at most 1.{NEWEST_MINOR}: decisions are compared with its scheduler, and with none of 1.{minor}, whose \
-             new fields are provisional; use 1.{NEWEST_MINOR}, or a dump of the cluster, which counts as that"
+            "expected at most 1.{NEWEST_MINOR}: decisions are compared with its scheduler, and with none of 1.{minor}; use \
+             1.{NEWEST_MINOR}, or a dump of the cluster, which counts as that"
         )),
         (Some(Ok(1)), Some(Ok(minor)), None, None) => {
             Ok(ServerVersionArg(ServerVersion::with_default_gates(minor, u32::MAX)))

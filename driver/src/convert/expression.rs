@@ -45,7 +45,7 @@ pub(super) fn rewritten(text: &str) -> Result<Rewritten, NoEquivalent> {
     let words = lexemes(text).map_err(|error| NoEquivalent::Unread(error.to_string()))?;
     let mut names = Vec::new();
     for at in 0..words.len() {
-        if let Some((name, _)) = selected(&words, at) {
+        if let Some((name, _)) = selected(&words, at).filter(|_| is_domain(&words, at)) {
             names.push(name);
         }
     }

@@ -321,7 +321,7 @@ fn version_that_no_scheduler_was_compared_with_is_refused() {
     for command in ["plan|-f|x.yaml", "explain|-f|x.yaml", "classes|--legacy|nvidia|--node|8xh100"] {
         let ran = aliquot(&format!("{command}|--kubernetes|1.38"));
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{command}");
-        for word in ["at most 1.37", "none of 1.38", "provisional", "use 1.37"] {
+        for word in ["at most 1.37", "none of 1.38", "use 1.37"] {
             assert!(ran.err.contains(word), "{command}: no {word} in {}", ran.err);
         }
     }
