@@ -179,7 +179,8 @@ impl ExactParts {
                 self.device_class = name::subdomain(cx, value, &at);
             }
             "selectors" => self.selectors = selectors(cx, value, &at),
-            "allocationMode" => self.mode = cx.string(value, &at),
+            // An empty word is as good as none: the server puts its default there.
+            "allocationMode" => self.mode = cx.string(value, &at).filter(|mode| !mode.is_empty()),
             "count" => self.count = cx.integer(value, &at),
             "adminAccess" if cx.boolean(value, &at) == Some(true) => self.access = Access::Admin,
             "adminAccess" => {}

@@ -64,6 +64,8 @@ fn a_claim_is_read_with_the_defaults_of_the_api_server() {
     assert_eq!(list[1].request.mode, AllocationMode::All);
     assert_eq!(claim.config[0].opaque.parameters, r#"{"a":[true,null,"1"],"kind":"ShareConfig","n":1}"#);
     assert_eq!(claim.uid, made_up_uid("team", "one"));
+    let spelt = CLAIM.replacen("share.aliquot.dev\n", "share.aliquot.dev\n        allocationMode: ''\n", 1);
+    assert_eq!(sound(&spelt).claims[0].requests, claim.requests);
 }
 
 #[test]
