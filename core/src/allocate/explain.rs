@@ -14,6 +14,7 @@ mod change;
 mod guard;
 mod judge;
 mod reason;
+mod release;
 mod remedy;
 
 use super::place::{Candidates, NamedAlternative};
@@ -23,6 +24,7 @@ use super::world::{NodeIndex, World};
 use crate::dra::{AllocationMode, AllocationResult, DeviceId, RequestKind, ResourceClaim};
 pub use change::Change;
 pub use reason::{ReasonGroup, RejectReason};
+pub(super) use release::ReleaseOrder;
 pub use remedy::ChangesTried;
 
 /// How many of the nodes that refuse are looked at device by device.
@@ -188,7 +190,7 @@ impl World {
         for (earlier, result) in prefix.iter().zip(before) {
             let mut stand_in = earlier.clone();
             stand_in.uid = format!("{}\0explained", earlier.uid);
-            if self.hold_as(&stand_in, result).is_ok() {
+            if self.hold_for_now(&stand_in, result).is_ok() {
                 held.push(stand_in.uid);
             }
         }
@@ -202,7 +204,7 @@ impl World {
             .collect();
         for uid in held {
             // What was held a moment ago is held still.
-            if self.release(&uid).is_err() {
+            if self.take_out(&uid).is_none() {
                 break;
             }
         }

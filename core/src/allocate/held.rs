@@ -142,6 +142,17 @@ impl World {
     /// # Errors
     /// The claim's UID holds something already. Nothing is changed then.
     pub fn hold_as(&mut self, claim: &ResourceClaim, allocation: &AllocationResult) -> Result<(), HoldError> {
+        self.hold_for_now(claim, allocation)?;
+        self.release_order = None;
+        Ok(())
+    }
+
+    /// As [`Self::hold_as`], until [`Self::take_out`].
+    pub(super) fn hold_for_now(
+        &mut self,
+        claim: &ResourceClaim,
+        allocation: &AllocationResult,
+    ) -> Result<(), HoldError> {
         if self.holds(&claim.uid) {
             return Err(HoldError::AlreadyHeld { claim: name_of(claim), uid: claim.uid.clone() });
         }
@@ -164,7 +175,9 @@ impl World {
     /// # Errors
     /// Nothing is held under this UID.
     pub fn release(&mut self, uid: &str) -> Result<(), NotHeld> {
-        self.take_out(uid).map(|_| ()).ok_or_else(|| NotHeld { uid: uid.to_owned() })
+        self.take_out(uid).ok_or_else(|| NotHeld { uid: uid.to_owned() })?;
+        self.release_order = None;
+        Ok(())
     }
 
     /// Takes a holder out, for good or for a trial; [`Self::put_back`] undoes it.
@@ -283,11 +296,6 @@ impl HolderIndex {
     /// Every holder with its UID, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = (&String, &ClaimHolder)> {
         self.claims.iter()
-    }
-
-    /// The holder with this UID.
-    pub(super) fn holder(&self, uid: &str) -> Option<&ClaimHolder> {
-        self.claims.get(uid)
     }
 
     /// The claims that hold any of the devices, as namespace/name, each once and in order.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::candidates::{CandidateSet, Lane, LaneNo, SetNo};
 use super::constraints::AttributeValues;
 use super::demand::{BaseNo, DemandNo, Demands};
+use super::explain::ReleaseOrder;
 use super::held::HolderIndex;
 use super::index::{EntryNo, Index, NumberMap};
 use super::memo::{Memo, Neighbourhoods};
@@ -62,6 +63,8 @@ pub struct World {
     pub(super) neighbourhoods: Neighbourhoods,
     pub(super) state: State,
     pub(super) held: HolderIndex,
+    /// Kept until something is held or released for good.
+    pub(super) release_order: Option<Arc<ReleaseOrder>>,
     pub(super) selectors: Selectors,
     pub(super) attributes: AttributeValues,
     pub(super) demands: Demands,
@@ -125,6 +128,7 @@ impl World {
             node_numbers: Arc::new(node_numbers),
             neighbourhoods,
             held: HolderIndex::default(),
+            release_order: None,
             selectors,
             attributes: AttributeValues::default(),
             demands: Demands::default(),

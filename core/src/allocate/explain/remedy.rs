@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::change::Change;
-use crate::allocate::held::{DeviceShare, HeldResult, name_of};
+use crate::allocate::held::name_of;
 use crate::allocate::index::ProfileNo;
 use crate::allocate::memo::Neighbourhood;
 use crate::allocate::place::Candidates;
@@ -21,8 +21,8 @@ use crate::allocate::problem::PoolFault;
 use crate::allocate::refusal::{PlacementRefusal, Reach};
 use crate::allocate::world::{NodeIndex, World};
 use crate::dra::{
-    AllocationMode, CapacityRestriction, DeviceCapacity, ExactRequest, RequestKind, ResourceClaim, Taint,
-    TaintEffect, Toleration, TolerationOperator,
+    Access, AllocationMode, CapacityRestriction, DeviceCapacity, ExactRequest, RequestKind, ResourceClaim,
+    Taint, TaintEffect, Toleration, TolerationOperator,
 };
 use crate::offer::{TAINT_OCCUPIED, TAINT_UNHEALTHY};
 use crate::quantity::Quantity;
@@ -33,8 +33,6 @@ const WORK_MAX: u64 = 20_000_000;
 const STEPS_MAX: u64 = 200_000;
 /// Nodes that are searched between two looks at the work done.
 const NODES_AT_ONCE: usize = 64;
-/// Claims that are released for a try: the first of each kind, then the second, and so on.
-const RELEASES_MAX: usize = 4_000;
 
 /// What the search for a change has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +45,13 @@ pub enum ChangesTried {
 
 /// The requested claims, and where.
 pub(super) struct Question<'a> {
-    claims: &'a [ResourceClaim],
-    nodes: &'a [NodeIndex],
+    pub(super) claims: &'a [ResourceClaim],
+    pub(super) nodes: &'a [NodeIndex],
     /// Whether a node that a change does not concern can only refuse again.
     reach: Reach,
     /// The work at which the search for a change ends.
-    work_end: u64,
-    tried: ChangesTried,
+    pub(super) work_end: u64,
+    pub(super) tried: ChangesTried,
 }
 
 /// One exact request among the claims.
@@ -64,8 +62,14 @@ pub(super) struct RequestPosition {
     alternative: usize,
 }
 
-/// How much a claim holds, and of what: claims of one kind free as much.
-type HoldingKind = Vec<(ProfileNo, u32, Vec<i128>)>;
+/// What devices have left of a capacity.
+#[derive(Default)]
+struct AmountsLeft {
+    /// Amounts that may be requested, are less than what is asked for, and are not zero.
+    amounts: BTreeSet<Quantity>,
+    /// The most that a usable device of a node has, by node and kind of device; nowhere else can an amount up to it fit.
+    most: Vec<(NodeIndex, i128)>,
+}
 
 // === impl World ===
 
@@ -106,7 +110,7 @@ impl World {
     }
 
     /// Whether the changed claims have a place on any of these nodes, which are all that the change concerns.
-    fn places_on(
+    pub(super) fn places_on(
         &mut self,
         question: &mut Question<'_>,
         claims: &[ResourceClaim],
@@ -192,20 +196,21 @@ impl World {
 
     fn lower_capacity(&mut self, question: &mut Question<'_>) -> Option<Change> {
         for spot in question.spots() {
-            let left = self.amounts_left(question, spot);
-            let mut names: BTreeSet<String> = question.request(spot).capacity.keys().cloned().collect();
-            names.extend(left.keys().cloned());
-            for name in names {
+            let mut left = self.amounts_left(question, spot);
+            let names = question.request(spot).capacity.keys().cloned();
+            for name in names.chain(left.keys().cloned()).collect::<BTreeSet<String>>() {
                 let asked = question.request(spot).capacity.get(&name).copied();
-                let amounts = left.get(&name).map(Vec::as_slice).unwrap_or_default();
-                let set = |question: &Question<'_>, amount: Quantity| {
-                    question.with(spot, |request| {
-                        request.capacity.insert(name.clone(), amount);
-                    })
-                };
+                let AmountsLeft { amounts, most } = left.remove(&name).unwrap_or_default();
+                let amounts: Vec<Quantity> = amounts.into_iter().collect();
                 let fits = |world: &mut Self, at: usize| {
-                    let changed = set(question, amounts[at]);
-                    world.places(question, &changed)
+                    let amount = amounts[at];
+                    let changed = question.with(spot, |request| {
+                        request.capacity.insert(name.clone(), amount);
+                    });
+                    let concerned = most.iter().filter(|(_, left)| *left >= amount.nanos());
+                    let mut concerned: Vec<NodeIndex> = concerned.map(|(node, _)| *node).collect();
+                    concerned.dedup();
+                    world.places_on(question, &changed, &concerned)
                 };
                 if let Some(at) = last_that_fits(self, amounts.len(), fits) {
                     let (claim, request) = question.names(spot);
@@ -217,37 +222,49 @@ impl World {
         None
     }
 
-    /// What the devices that pass the request's selectors have left of each capacity, as amounts that may be requested,
-    /// are less than what it asks for, and are not zero; ascending.
+    /// What the devices that pass the request's selectors have left of each capacity.
     fn amounts_left(
         &mut self,
         question: &Question<'_>,
         spot: RequestPosition,
-    ) -> BTreeMap<String, Vec<Quantity>> {
+    ) -> BTreeMap<String, AmountsLeft> {
         let request = question.request(spot);
         let demand = self.demands.demand(request, &self.classes, &mut self.selectors);
         let base = self.demands.demands[demand.at()].base;
+        let index = Arc::clone(&self.index);
         let mut seen: HashSet<(ProfileNo, usize, i128)> = HashSet::new();
-        let mut amounts: BTreeMap<String, BTreeSet<Quantity>> = BTreeMap::new();
+        let mut found: BTreeMap<&str, AmountsLeft> = BTreeMap::new();
         for node in question.nodes {
             let Some(view) = self.view(*node) else { continue };
             let Some(set) = self.set(base, *node, &view) else { continue };
+            self.work += self.sets[set.at()].list.len() as u64;
+            let mut most: BTreeMap<(ProfileNo, usize), i128> = BTreeMap::new();
             for candidate in &self.sets[set.at()].list {
-                let facts = &self.index.entries[candidate.entry.at()];
-                let profile = &self.index.profiles[facts.profile.at()];
-                for (at, (name, capacity)) in profile.capacities.iter().enumerate() {
+                let facts = &index.entries[candidate.entry.at()];
+                let usable = request.access == Access::Admin || self.state.in_use(facts.device).is_none();
+                let capacities = &index.profiles[facts.profile.at()].capacities;
+                for (at, (name, capacity)) in capacities.iter().enumerate() {
                     let left = capacity.value.nanos() - self.state.used[facts.amounts() + at];
+                    if usable {
+                        most.entry((facts.profile, at))
+                            .and_modify(|most| *most = left.max(*most))
+                            .or_insert(left);
+                    }
                     if !seen.insert((facts.profile, at, left)) {
                         continue;
                     }
                     let whole = request.capacity.get(name).copied().unwrap_or(capacity.value);
                     let allowed = largest_allowed(capacity, left);
                     let allowed = allowed.filter(|amount| *amount < whole && amount.nanos() > 0);
-                    amounts.entry(name.clone()).or_default().extend(allowed);
+                    found.entry(name).or_default().amounts.extend(allowed);
                 }
             }
+            for ((profile, at), left) in most {
+                let (name, _) = &index.profiles[profile.at()].capacities[at];
+                found.entry(name).or_default().most.push((*node, left));
+            }
         }
-        amounts.into_iter().map(|(name, amounts)| (name, amounts.into_iter().collect())).collect()
+        found.into_iter().map(|(name, left)| (name.to_owned(), left)).collect()
     }
 
     fn lower_count(&mut self, question: &mut Question<'_>) -> Option<Change> {
@@ -296,93 +313,6 @@ impl World {
             }
         }
         None
-    }
-
-    fn release_one(&mut self, question: &mut Question<'_>) -> Option<Change> {
-        let concerned: HashSet<NodeIndex> = question.nodes.iter().copied().collect();
-        let order = self.releases();
-        if order.len() > RELEASES_MAX {
-            question.tried = ChangesTried::Some;
-        }
-        for (holds, claim, uid) in order.into_iter().take(RELEASES_MAX) {
-            if self.work >= question.work_end {
-                question.tried = ChangesTried::Some;
-                return None;
-            }
-            let Some(holder) = self.take_out(&uid) else { continue };
-            let pools = holder.holdings.iter().map(|held| self.index.devices[held.device.at()].pool);
-            let freed: BTreeSet<Neighbourhood> = pools.map(|pool| self.neighbourhoods.of(pool)).collect();
-            let placed = if freed.contains(&Neighbourhood::All) {
-                self.places(question, question.claims)
-            } else {
-                let nodes: Vec<NodeIndex> =
-                    freed.iter().filter_map(|one| one.node()).filter(|n| concerned.contains(n)).collect();
-                !nodes.is_empty() && self.places_on(question, question.claims, &nodes)
-            };
-            self.put_back(uid, holder);
-            if placed {
-                return Some(Change::ReleaseClaim { claim: claim.to_string(), holds });
-            }
-        }
-        None
-    }
-
-    /// The claims that hold something, as their number of holdings, name and UID. The one that holds the least comes
-    /// first; of more than can be tried, the first of each kind come before the second of any.
-    fn releases(&self) -> Vec<(usize, Arc<str>, String)> {
-        let mut order: Vec<_> = self
-            .held
-            .all()
-            .filter(|(_, holder)| !holder.holdings.is_empty())
-            .map(|(uid, holder)| {
-                let (count, weight) = (holder.holdings.len(), self.weight(&holder.holdings));
-                (0_usize, count, weight, Arc::clone(&holder.claim), uid)
-            })
-            .collect();
-        order.sort();
-        if order.len() > RELEASES_MAX {
-            let mut known: BTreeMap<HoldingKind, usize> = BTreeMap::new();
-            for (rank, .., uid) in &mut order {
-                let rank_of_kind = known.entry(self.kind_of(uid)).or_default();
-                *rank = *rank_of_kind;
-                *rank_of_kind += 1;
-            }
-            order.sort();
-        }
-        order.into_iter().map(|(_, count, _, claim, uid)| (count, claim, uid.clone())).collect()
-    }
-
-    fn kind_of(&self, uid: &str) -> HoldingKind {
-        let holdings = self.held.holder(uid).map(|holder| holder.holdings.as_slice()).unwrap_or_default();
-        let kind = |held: &HeldResult| {
-            let entry = self.index.entries_of(held.device).last()?;
-            let facts = &self.index.entries[entry.at()];
-            let profile = &self.index.profiles[facts.profile.at()];
-            let state = &self.state.devices[held.device.at()];
-            let used = &self.state.used[facts.amounts()..facts.amounts() + profile.capacities.len()];
-            let taken = profile.capacities.iter().map(|(name, _)| held.part.amount(name));
-            let left = used.iter().zip(taken).map(|(used, taken)| used - taken).collect();
-            Some((facts.profile, state.exclusive + state.shares, left))
-        };
-        holdings.iter().filter_map(kind).collect()
-    }
-
-    /// How much of its devices a claim holds, in millionths of a device.
-    fn weight(&self, holdings: &[HeldResult]) -> i128 {
-        let of = |holding: &HeldResult| match &holding.part {
-            DeviceShare::Whole => 1_000_000,
-            DeviceShare::Share(consumed) => {
-                let entry = self.index.entries_of(holding.device).last();
-                let profile = entry.map(|entry| self.index.entries[entry.at()].profile);
-                let capacities = profile.map(|p| self.index.profiles[p.at()].capacities.as_slice());
-                let parts = capacities.unwrap_or_default().iter().filter_map(|(name, capacity)| {
-                    let held = consumed.get(name)?.nanos();
-                    held.checked_mul(1_000_000)?.checked_div(capacity.value.nanos())
-                });
-                parts.max().unwrap_or(0)
-            }
-        };
-        holdings.iter().map(of).sum()
     }
 
     fn complete_pools(&mut self, question: &mut Question<'_>) -> Option<Change> {

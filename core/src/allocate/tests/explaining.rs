@@ -1,5 +1,7 @@
 //! The first reason of each device, and a single change that helps.
 
+use std::sync::Arc;
+
 use super::build::*;
 use crate::allocate::{Candidates, Change, ChangesTried, NodeIndex, NodesExplained, World};
 use crate::dra::*;
@@ -188,6 +190,46 @@ fn the_claim_that_helps_is_found_among_thousands() {
     let explanation = world.explain(&[whole], Candidates::All, NodesExplained::First(1));
     let change = explanation.remedy.map(|change| change.to_string());
     assert_eq!(change.as_deref(), Some("release default/all, which holds 1 device"));
+}
+
+#[test]
+fn holders_are_ordered_once_until_something_is_held_or_released() {
+    let mut world = one(&["a", "b", "c"]).world();
+    hold(&mut world, &claim("big", &["any*2"]));
+    hold(&mut world, &claim("small", &["any"]));
+    let order = |world: &mut World, remedy: &str| {
+        check_remedy(world, remedy);
+        world.release_order.clone().unwrap()
+    };
+    let first = order(&mut world, "release default/small, which holds 1 device");
+    let second = order(&mut world, "release default/small, which holds 1 device");
+    assert!(Arc::ptr_eq(&first, &second), "a question ordered all holders again");
+    world.release(&claim("small", &[]).uid).unwrap();
+    hold(&mut world, &claim("also-small", &["any"]));
+    order(&mut world, "release default/also-small, which holds 1 device");
+}
+
+#[track_caller]
+fn check_remedy(world: &mut World, remedy: &str) {
+    let explanation = world.explain(&[c(&["any"])], Candidates::All, NodesExplained::All);
+    assert_eq!(explanation.remedy.map(|change| change.to_string()).as_deref(), Some(remedy));
+}
+
+#[test]
+fn lower_amount_is_found_on_the_one_node_that_has_it() {
+    let device = ["a share cap:memory=8"];
+    let on =
+        |name: &'static str| move |slice: &mut ResourceSlice| slice.node = NodeSelection::Name(name.into());
+    let setup = one(&device).node("n2").node("n3");
+    let mut world = setup.slice("q-0", "q", &device, on("n2")).slice("r-0", "r", &device, on("n3")).world();
+    for (name, amount) in [("h1", 7), ("h2", 4), ("h3", 6)] {
+        let held = claim(name, &[&format!("any memory={amount}")]);
+        let (_, results) = world.place(std::slice::from_ref(&held), Candidates::All).unwrap();
+        world.hold_as(&held, &results[0]).unwrap();
+    }
+    let explanation = world.explain(&[c(&["any memory=8"])], Candidates::All, NodesExplained::First(1));
+    let expected = "let request `r0` of default/c ask for 4 of `memory` instead of 8";
+    assert_eq!(explanation.remedy.map(|change| change.to_string()).as_deref(), Some(expected));
 }
 
 #[test]
