@@ -3,6 +3,7 @@
 //!
 //! Taints do not apply to a Pod with a node name, which is already scheduled, or to a claim without a Pod.
 
+mod domains;
 mod excluded;
 mod node_test;
 mod obstacle;
@@ -129,18 +130,17 @@ pub(super) fn daemon_pods(manifests: &Manifests, nodes: &[Node]) -> Vec<Pod> {
         .collect()
 }
 
-/// The nodes that taints alone keep a Pod off.
+/// The nodes that taints alone keep a Pod off; none where it names a node, to which taints do not apply.
 pub(super) fn kept_off<'c>(test: &NodeTest<'c>) -> Vec<KeptOff<'c>> {
-    if test.around.manifests.node_taints.is_empty() {
-        return Vec::new();
-    }
-    let kept = numbered(test.around.world).filter_map(|(index, node)| {
+    let manifests = test.around.manifests;
+    let Some(pod) = test.pod.filter(|pod| pod.node_name.is_none()) else { return Vec::new() };
+    let tainted = |node: &Node| !unborne(&node.name, pod, manifests).is_empty();
+    let kept = numbered(test.around.world).filter(|(_, node)| tainted(node)).filter_map(|(index, node)| {
         let taints = test.obstacles(index).into_iter().map(|obstacle| match obstacle {
             Obstacle::Taint(taint) => Some(taint),
             _ => None,
         });
-        let taints = taints.collect::<Option<Vec<&Taint>>>().filter(|taints| !taints.is_empty())?;
-        Some(KeptOff { name: &node.name, taints })
+        Some(KeptOff { name: &node.name, taints: taints.collect::<Option<Vec<&Taint>>>()? })
     });
     kept.collect()
 }
@@ -197,3 +197,6 @@ fn shown(taint: &Taint) -> String {
     let cordoned = if key == CORDONED { "cordoned: " } else { "" };
     format!("{cordoned}{key}{equals}{value}:{effect}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,6 @@ pub(in crate::cli) fn excluded(test: &NodeTest<'_>) -> Vec<ExcludedNode> {
 
 /// What keeps a unit off every node alike, in words.
 pub(in crate::cli) fn waits_for(test: &NodeTest<'_>) -> Option<String> {
-    let (index, node) = numbered(test.around.world).next()?;
-    Some(test.obstacles(index).iter().find(|obstacle| obstacle.is_everywhere())?.words(node))
+    let (_, node) = numbered(test.around.world).next()?;
+    test.everywhere().first().map(|obstacle| obstacle.words(node))
 }

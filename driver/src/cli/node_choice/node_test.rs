@@ -2,16 +2,15 @@
 //!
 //! What depends on the Pod alone (counts of other Pods by domain, numbers of resources) is found once for all nodes.
 
-use std::collections::{BTreeSet, HashMap};
-
 use aliquot_core::allocate::{NodeIndex, World};
 use aliquot_core::dra::{Access, Node, NodeRequirement, NodeSelectorTerm, RequestKind, ResourceClaim};
 
 use crate::manifest::{Manifests, NodeInclusion, Pod, PodPhase, PodTerm, SpreadRule};
 
+use super::domains::{ClosedDomains, DomainCounts, domain};
 use super::obstacle::Obstacle;
-use super::occupancy::{ApartRule, EndingPods, NumberedRequests, Occupancy, PodGroup};
-use super::{bound, labelled, unborne};
+use super::occupancy::{ApartRule, EndingPods, NumberedRequests, Occupancy, PodCounts, PodGroup};
+use super::{bound, labelled, numbered, unborne};
 
 /// Label of a namespace whose claims may ask for administrative access, and its value.
 pub(super) const ADMIN_LABEL: (&str, &str) = ("resource.kubernetes.io/admin-access", "true");
@@ -33,16 +32,16 @@ pub(in crate::cli) struct NodeTest<'c> {
     /// What keeps it off every node alike.
     everywhere: Vec<Obstacle<'c>>,
     near: Option<NearTerms<'c>>,
-    apart: Vec<(&'c PodTerm, HashMap<&'c str, u32>)>,
+    apart: Vec<(&'c PodTerm, DomainCounts<'c>)>,
     /// Rules of other Pods against it, with the domains that they close.
-    against: Vec<(&'c ApartRule, BTreeSet<&'c str>)>,
+    against: Vec<(&'c PodTerm, ClosedDomains<'c>)>,
     spread: Vec<SpreadDomains<'c>>,
 }
 
 /// Required affinity to Pods.
 struct NearTerms<'c> {
     /// Pods that all terms mean, by domain of each.
-    terms: Vec<(&'c PodTerm, HashMap<&'c str, u32>)>,
+    terms: Vec<(&'c PodTerm, DomainCounts<'c>)>,
     /// No node has such a Pod, and the Pod itself is one: it is the first of its kind.
     first: bool,
 }
@@ -50,7 +49,9 @@ struct NearTerms<'c> {
 /// A spread constraint, with the Pods of each domain.
 struct SpreadDomains<'c> {
     rule: &'c SpreadRule,
-    domains: HashMap<&'c str, u32>,
+    domains: DomainCounts<'c>,
+    /// Pods in the emptiest domain; 0 where there are fewer domains than the rule wants.
+    emptiest: u32,
     /// Whether the Pod itself counts.
     itself: u32,
 }
@@ -63,14 +64,26 @@ impl<'c> Surroundings<'c> {
     }
 
     /// Pods by domain: the sum of the nodes with one value of a label.
-    fn domains(&self, key: &str, counts: &[u32]) -> HashMap<&'c str, u32> {
-        let mut domains = HashMap::new();
-        for (node, count) in self.world.nodes().iter().zip(counts).filter(|(_, count)| **count > 0) {
-            if let Some(value) = node.labels.get(key) {
-                *domains.entry(value.as_str()).or_default() += *count;
+    fn domains(&self, key: &str, counts: &PodCounts) -> DomainCounts<'c> {
+        let mut domains = DomainCounts::new(self.occupancy);
+        for (node, count) in counts {
+            if let Some(value) = self.node(*node).and_then(|node| domain(node, key)) {
+                domains.add(value, *count);
             }
         }
         domains
+    }
+
+    /// The domains that Pods with a rule close, each with the first of them and their number.
+    fn closed(&self, rule: &ApartRule) -> ClosedDomains<'c> {
+        let mut closed = ClosedDomains::default();
+        for (number, node) in self.occupancy.pods_with(rule) {
+            let value = self.node(*node).and_then(|node| domain(node, &rule.term.topology_key));
+            if let Some((value, pod)) = value.zip(self.manifests.pods.get(*number)) {
+                closed.entry(value).or_insert((pod, 0)).1 += 1;
+            }
+        }
+        closed
     }
 }
 
@@ -108,7 +121,7 @@ impl<'c> NodeTest<'c> {
             let group = group(rules.near.clone(), EndingPods::Counted);
             let counts = around.occupancy.count(&group, around.manifests);
             let terms = rules.near.iter().map(|term| (term, around.domains(&term.topology_key, &counts)));
-            let first = counts.iter().all(|count| *count == 0) && group.has(pod, around.manifests);
+            let first = counts.is_empty() && group.has(pod, around.manifests);
             self.near = Some(NearTerms { terms: terms.collect(), first });
         }
         for term in &rules.apart {
@@ -116,12 +129,8 @@ impl<'c> NodeTest<'c> {
                 around.occupancy.count(&group(vec![term.clone()], EndingPods::Counted), around.manifests);
             self.apart.push((term, around.domains(&term.topology_key, &counts)));
         }
-        for rule in around.occupancy.rules_against(pod, around.manifests) {
-            let value = |(_, node): &(usize, NodeIndex)| {
-                around.node(*node)?.labels.get(&rule.term.topology_key).map(String::as_str)
-            };
-            self.against.push((rule, rule.pods.iter().filter_map(value).collect()));
-        }
+        let against = around.occupancy.rules_against(pod, around.manifests);
+        self.against = against.map(|rule| (&rule.term, around.closed(rule))).collect();
         self.spread = rules.spread.iter().map(|rule| spread_domains(rule, pod, around)).collect();
     }
 
@@ -162,8 +171,10 @@ impl<'c> NodeTest<'c> {
                 }),
             );
         }
-        let taints = unborne(&node.name, pod, self.around.manifests);
-        found.extend(taints.into_iter().map(Obstacle::Taint));
+        if pod.node_name.is_none() {
+            let taints = unborne(&node.name, pod, self.around.manifests);
+            found.extend(taints.into_iter().map(Obstacle::Taint));
+        }
         let room = |requests: &&NumberedRequests<'_>| !self.around.occupancy.has_room(index, requests);
         if let Some(requests) = self.requests.as_ref().filter(room) {
             found.push(Obstacle::Amounts(self.around.occupancy.shortages(index, requests)));
@@ -185,14 +196,12 @@ impl<'c> NodeTest<'c> {
 
     /// Other Pods.
     fn of_neighbours(&self, node: &'c Node, found: &mut Vec<Obstacle<'c>>) {
-        let domain = |key: &str| node.labels.get(key).map(String::as_str);
-        let pods_in = |domains: &HashMap<&str, u32>, key: &str| {
-            domain(key).and_then(|value| domains.get(value)).copied().unwrap_or(0)
-        };
+        let pods_in =
+            |domains: &DomainCounts<'_>, key: &str| domain(node, key).map_or(0, |value| domains.of(value));
         if let Some(near) = &self.near {
             let missing = near.terms.iter().find(|(term, domains)| {
                 let key = &term.topology_key;
-                domain(key).is_none() || !near.first && pods_in(domains, key) == 0
+                domain(node, key).is_none() || !near.first && pods_in(domains, key) == 0
             });
             found.extend(missing.map(|(term, _)| Obstacle::Near(term)));
         }
@@ -202,25 +211,15 @@ impl<'c> NodeTest<'c> {
                 found.push(Obstacle::Apart { term, count });
             }
         }
-        for (rule, closed) in &self.against {
-            let key = &rule.term.topology_key;
-            if let Some(value) = domain(key).filter(|value| closed.contains(value)) {
-                let inside = |(_, on): &&(usize, NodeIndex)| {
-                    self.around.node(*on).and_then(|on| on.labels.get(key)).is_some_and(|of| of == value)
-                };
-                let pods = rule.pods.iter().filter(inside);
-                let pods = pods.filter_map(|(number, _)| self.around.manifests.pods.get(*number));
-                found.push(Obstacle::ApartOf { term: &rule.term, pods: pods.collect() });
-            }
+        for (term, closed) in &self.against {
+            let of_node = domain(node, &term.topology_key).and_then(|value| closed.get(value));
+            found.extend(of_node.map(|(first, count)| Obstacle::ApartOf { term, first, count: *count }));
         }
-        for SpreadDomains { rule, domains, itself } in &self.spread {
-            let emptiest = domains.values().copied().min().unwrap_or(0);
-            let few = domains.len() < rule.min_domains as usize;
-            let emptiest = if few { 0 } else { emptiest };
-            match domain(&rule.topology_key) {
+        for SpreadDomains { rule, domains, emptiest, itself } in &self.spread {
+            match domain(node, &rule.topology_key) {
                 None => found.push(Obstacle::NoDomain(&rule.topology_key)),
                 Some(value) => {
-                    let count = domains.get(value).copied().unwrap_or(0);
+                    let (count, emptiest) = (domains.of(value), *emptiest);
                     let skew = (count + itself).saturating_sub(emptiest);
                     if skew > rule.max_skew {
                         found.push(Obstacle::Spread { rule, count, emptiest, skew });
@@ -228,6 +227,11 @@ impl<'c> NodeTest<'c> {
                 }
             }
         }
+    }
+
+    /// What keeps the unit off every node alike.
+    pub(super) fn everywhere(&self) -> &[Obstacle<'c>] {
+        &self.everywhere
     }
 }
 
@@ -283,18 +287,20 @@ fn spread_domains<'c>(rule: &'c SpreadRule, pod: &'c Pod, around: Surroundings<'
     };
     let group = PodGroup { namespace: pod.namespace.clone(), terms: vec![term], ending: EndingPods::LeftOut };
     let counts = around.occupancy.count(&group, around.manifests);
-    let mut domains: HashMap<&str, u32> = HashMap::new();
-    for (node, count) in around.world.nodes().iter().zip(counts.iter()) {
+    let mut domains = DomainCounts::new(around.occupancy);
+    for (index, node) in numbered(around.world) {
         let keys = pod.rules().spread.iter().all(|other| node.labels.contains_key(&other.topology_key));
         let usable = rule.excluded_nodes == NodeInclusion::Counted
             || labelled(node, pod) && bound(node, Some(pod), &[]);
         let untainted = rule.tainted_nodes == NodeInclusion::Counted
             || unborne(&node.name, pod, around.manifests).is_empty();
-        if let Some(value) = node.labels.get(&rule.topology_key).filter(|_| keys && usable && untainted) {
-            *domains.entry(value).or_default() += *count;
+        if let Some(value) = domain(node, &rule.topology_key).filter(|_| keys && usable && untainted) {
+            domains.add(value, counts.get(&index).copied().unwrap_or(0));
         }
     }
-    SpreadDomains { rule, domains, itself: u32::from(group.has(pod, around.manifests)) }
+    let few = domains.len() < rule.min_domains as usize;
+    let emptiest = if few { 0 } else { domains.emptiest() };
+    SpreadDomains { rule, domains, emptiest, itself: u32::from(group.has(pod, around.manifests)) }
 }
 
 /// The requirement of a term that has others and lacks this one alone.

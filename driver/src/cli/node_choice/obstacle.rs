@@ -41,8 +41,8 @@ pub(super) enum Obstacle<'m> {
     Near(&'m PodTerm),
     /// Anti-affinity to Pods, of which the domain has some.
     Apart { term: &'m PodTerm, count: u32 },
-    /// Anti-affinity of these Pods of the domain.
-    ApartOf { term: &'m PodTerm, pods: Vec<&'m Pod> },
+    /// Anti-affinity of so many Pods of the domain, this one the first.
+    ApartOf { term: &'m PodTerm, first: &'m Pod, count: usize },
     /// The node has no domain of a spread constraint.
     NoDomain(&'m str),
     /// A spread constraint, with the Pods of the node's domain and of the emptiest.
@@ -163,12 +163,11 @@ impl Obstacle<'_> {
                 term.topology_key,
                 label(node, &term.topology_key)
             ),
-            Self::ApartOf { term, pods } => {
-                let first = pods.first().map(|pod| named(pod)).unwrap_or_default();
-                let more =
-                    if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
+            Self::ApartOf { term, first, count } => {
+                let more = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
                 format!(
-                    "pod {first}{more} in {} wants no {} in the same {} (anti-affinity)",
+                    "pod {}{more} in {} wants no {} in the same {} (anti-affinity)",
+                    named(first),
                     label(node, &term.topology_key),
                     meant(term),
                     term.topology_key
@@ -223,10 +222,10 @@ impl Obstacle<'_> {
                 2,
                 format!("drop the anti-affinity to {} (per {}) from the Pod", meant(term), term.topology_key),
             ),
-            Self::ApartOf { pods, .. } => match pods.as_slice() {
-                [pod] => one(5, format!("delete pod {}, whose anti-affinity keeps it off", named(pod))),
-                _ => Vec::new(),
-            },
+            Self::ApartOf { first, count: 1, .. } => {
+                one(5, format!("delete pod {}, whose anti-affinity keeps it off", named(first)))
+            }
+            Self::ApartOf { .. } => Vec::new(),
             Self::NoDomain(key) => one(2, format!("label node {name} with {key}")),
             Self::Spread { rule, skew, .. } => {
                 one(2, format!("raise maxSkew of the spread over {} to {skew}", rule.topology_key))

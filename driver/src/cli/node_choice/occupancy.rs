@@ -2,7 +2,7 @@
 //!
 //! A node that states no allocatable amounts, as those of `--node`, has room for everything.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
@@ -16,8 +16,8 @@ pub(super) const PODS: &str = "pods";
 /// Label that every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// A group of Pods, and how many of them each node has.
-type PodsOfNodes = (PodGroup, Rc<Vec<u32>>);
+/// How many Pods of a group each node has; a node without any is absent.
+pub(super) type PodCounts = BTreeMap<NodeIndex, u32>;
 
 /// Pods on nodes.
 #[derive(Default)]
@@ -28,9 +28,11 @@ pub(in crate::cli) struct Occupancy {
     of_classes: BTreeSet<String>,
     nodes: Vec<NodeLoad>,
     /// Counts that were asked for.
-    counts: RefCell<HashMap<String, PodsOfNodes>>,
+    counts: RefCell<HashMap<String, (PodGroup, Rc<PodCounts>)>>,
     /// Required anti-affinity of Pods on nodes, alike ones once.
     apart: BTreeMap<String, ApartRule>,
+    /// Pods, nodes and domains that were read for rules between Pods.
+    reads: Cell<usize>,
 }
 
 /// What Pods hold of one node.
@@ -64,7 +66,7 @@ pub(super) struct ApartRule {
     pub(super) namespace: String,
     pub(super) term: PodTerm,
     /// The Pods that have it, by place in the manifests, each with its node.
-    pub(super) pods: Vec<(usize, NodeIndex)>,
+    pods: Vec<(usize, NodeIndex)>,
 }
 
 /// One resource that a node has too little of.
@@ -151,7 +153,7 @@ impl Occupancy {
         }
         for (group, counts) in self.counts.get_mut().values_mut() {
             if group.has(pod, manifests) {
-                Rc::make_mut(counts)[node.0 as usize] += 1;
+                *Rc::make_mut(counts).entry(node).or_default() += 1;
             }
         }
         for term in &pod.rules().apart {
@@ -232,16 +234,21 @@ impl Occupancy {
     }
 
     /// How many Pods of a group each node has.
-    pub(super) fn count(&self, group: &PodGroup, manifests: &Manifests) -> Rc<Vec<u32>> {
+    pub(super) fn count(&self, group: &PodGroup, manifests: &Manifests) -> Rc<PodCounts> {
         let key = format!("{} {:?} {:?}", group.namespace, group.ending, group.terms);
         if let Some((_, counts)) = self.counts.borrow().get(&key) {
             return Rc::clone(counts);
         }
-        let of_node = |load: &NodeLoad| {
+        let mut counts = PodCounts::new();
+        for (number, load) in (0..).zip(&self.nodes) {
+            self.read(load.pods.len());
             let pods = load.pods.iter().filter_map(|number| manifests.pods.get(*number));
-            u32::try_from(pods.filter(|pod| group.has(pod, manifests)).count()).unwrap_or(u32::MAX)
-        };
-        let counts = Rc::new(self.nodes.iter().map(of_node).collect::<Vec<_>>());
+            let found = pods.filter(|pod| group.has(pod, manifests)).count();
+            if found > 0 {
+                counts.insert(NodeIndex(number), u32::try_from(found).unwrap_or(u32::MAX));
+            }
+        }
+        let counts = Rc::new(counts);
         self.counts.borrow_mut().insert(key, (group.clone(), Rc::clone(&counts)));
         counts
     }
@@ -253,6 +260,23 @@ impl Occupancy {
         manifests: &'o Manifests,
     ) -> impl Iterator<Item = &'o ApartRule> {
         self.apart.values().filter(|rule| means(&rule.term, &rule.namespace, pod, manifests))
+    }
+
+    /// The Pods that have a rule, by place in the manifests, each with its node.
+    pub(super) fn pods_with<'o>(&self, rule: &'o ApartRule) -> &'o [(usize, NodeIndex)] {
+        self.read(rule.pods.len());
+        &rule.pods
+    }
+
+    /// Counts so many reads.
+    pub(super) fn read(&self, count: usize) {
+        self.reads.set(self.reads.get().saturating_add(count));
+    }
+
+    /// Pods, nodes and domains that were read for rules between Pods since this was made.
+    #[cfg(test)]
+    pub(super) const fn reads(&self) -> usize {
+        self.reads.get()
     }
 }
 
