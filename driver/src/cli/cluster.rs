@@ -1,6 +1,6 @@
 //! The cluster that claims are placed in: slices of manifests and `--node`, and existing allocations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 
 use aliquot_core::allocate::{
@@ -11,7 +11,7 @@ use aliquot_core::dra::{
 };
 use aliquot_core::offer::{DRIVER, Offers, ServerVersion, classes};
 
-use crate::manifest::{Manifests, Pod, PodPhase, TaintRule, nearest};
+use crate::manifest::{Manifests, Pod, PodPhase, TaintRule};
 
 use super::failure::Failure;
 use super::holders::HeldBy;
@@ -113,12 +113,9 @@ impl Cluster {
             }
         }
         // A prepared claim holds the devices that the node records, also if the manifests allocate it: never twice.
-        for claim in fleet
-            .nodes
-            .iter()
-            .flat_map(|n| &n.held)
-            .filter(|c| !allocated.iter().any(|known| known.uid == c.uid))
-        {
+        let allocated: HashSet<&str> = allocated.iter().map(|claim| claim.uid.as_str()).collect();
+        let held = fleet.nodes.iter().flat_map(|n| &n.held);
+        for claim in held.filter(|claim| !allocated.contains(claim.uid.as_str())) {
             if let Err(error) = world.hold(claim) {
                 problems.push(error.to_string());
             }
@@ -227,7 +224,7 @@ impl Cluster {
     }
 
     /// A refusal, and for a class that does not exist those that could be meant.
-    fn in_words(&self, refusal: &PlacementRefusal) -> String {
+    fn in_words(&mut self, refusal: &PlacementRefusal) -> String {
         let PlacementRefusal::MissingClass { class, .. } = refusal else { return refusal.to_string() };
         let names: Vec<&str> = self.classes.iter().map(String::as_str).collect();
         let stem = class.split_once('-').map_or(class.as_str(), |(stem, _)| stem);
@@ -238,8 +235,10 @@ impl Cluster {
         }
         let of_stem = |name: &&str| name.split_once('-').is_some_and(|(other, _)| other == stem);
         let alike: Vec<&str> = names.iter().copied().filter(of_stem).take(CLASSES_NAMED).collect();
-        if let Some(near) = nearest(class, &names).filter(|_| alike.is_empty()) {
-            return format!("{refusal}; did you mean {near}?");
+        let known = names.iter().copied().filter(|_| alike.is_empty());
+        let near = self.workload.hints.did_you_mean(&format!("DeviceClass {class}"), class, known);
+        if !near.is_empty() {
+            return format!("{refusal}{near}");
         }
         if alike.is_empty() && class.ends_with(&format!(".{DRIVER}")) {
             return format!("{refusal}; the chart installs such classes, and `aliquot classes` prints them");
@@ -251,10 +250,14 @@ impl Cluster {
     }
 
     /// A refusal in words; where no driver publishes anything, that is the cause, before what else keeps the unit off.
-    fn without_devices(&self, refusal: &PlacementRefusal) -> String {
+    fn without_devices(&mut self, refusal: &PlacementRefusal) -> String {
         if !self.world.slices().is_empty() {
             return self.in_words(refusal);
         }
+        let besides = match refusal {
+            PlacementRefusal::NoFit { .. } => String::new(),
+            other => format!(". Besides, {}", self.in_words(other)),
+        };
         let named = |noun: &str, names: &[&str]| {
             let more = names.len().saturating_sub(NAMES_LISTED);
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -263,10 +266,6 @@ impl Cluster {
         };
         let nodes: Vec<&str> = self.world.nodes().iter().map(|node| node.name.as_str()).collect();
         let classes: Vec<&str> = self.classes.iter().map(String::as_str).collect();
-        let besides = match refusal {
-            PlacementRefusal::NoFit { .. } => String::new(),
-            other => format!(". Besides, {}", self.in_words(other)),
-        };
         format!(
             "no driver publishes devices: found {} and {} without a ResourceSlice, expected slices; install a driver, or \
              find out why its plugin publishes none (`aliquot doctor` on the node){besides}",
@@ -390,29 +389,31 @@ impl Cluster {
         (!found.is_empty()).then(|| found.join(", "))
     }
 
-    /// What units have in common that differ in their names alone; `None` where an object is missing.
+    /// What units have in common that differ in their names alone; `None` where an object is missing. Namespace and labels
+    /// count: rules of other Pods are about them, and what the namespace allows. So does the name of an allocated claim,
+    /// which its reasons name.
     pub(super) fn kind_of(&self, number: usize) -> Option<String> {
         let unit = self.workload.units.get(number).filter(|unit| unit.missing.is_empty())?;
         let claims = unit.claims.iter().filter_map(|claim| self.workload.claims.get(*claim));
-        let asked: Vec<_> = claims.map(|c| (&c.requests, &c.constraints, &c.allocation)).collect();
+        let asked: Vec<_> = claims
+            .map(|claim| {
+                let allocated = claim.allocation.as_ref().map(|allocation| (&claim.name, allocation));
+                (&claim.namespace, &claim.requests, &claim.constraints, allocated)
+            })
+            .collect();
         let wishes = unit.pod(&self.manifests).map(|p| {
             let of_nodes = (&p.node_name, &p.daemon_node, &p.node_labels, &p.affinity, &p.tolerations);
-            (of_nodes, &p.requests, &p.rules)
+            (of_nodes, &p.requests, &p.rules, (&p.namespace, &p.labels, p.phase, p.finished))
         });
         Some(format!("{asked:?} {wishes:?}"))
     }
 
-    /// The claims of a unit that have no allocation, and the names of the nodes that it may use; `None` as in
-    /// [`Self::explain`].
-    pub(super) fn asked(&self, number: usize) -> Option<(Vec<ResourceClaim>, Vec<&str>)> {
+    /// The claims of a unit that have no allocation, and the nodes that it may use; `None` as in [`Self::explain`].
+    pub(super) fn asked(&self, number: usize) -> Option<(Vec<ResourceClaim>, Vec<NodeIndex>)> {
         let unit = self.tried(number)?;
         let (claims, allowed) = (self.open_claims(unit), NodeChoice::default().allowed(&self.test(unit)));
-        let name = |index: NodeIndex| Some(self.world.nodes().get(index.0 as usize)?.name.as_str());
-        let nodes = match allowed {
-            None => self.world.nodes().iter().map(|node| node.name.as_str()).collect(),
-            Some(allowed) => allowed.into_iter().filter_map(name).collect(),
-        };
-        Some((claims, nodes))
+        let all = || (0..).map(NodeIndex).take(self.world.nodes().len()).collect();
+        Some((claims, allowed.unwrap_or_else(all)))
     }
 
     /// Whether there is a class of this name, given or implied by what nodes offer.

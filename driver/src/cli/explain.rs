@@ -22,7 +22,7 @@ use super::node_choice::ExcludedNode;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
 use super::progress::StatusLine;
-use super::words::most;
+use super::words::{NOTHING_TO_PLACE, most};
 
 /// Most nodes with their reasons shown one by one.
 pub(super) const NODES_SHOWN: usize = 5;
@@ -97,6 +97,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
+    cluster.workload.note_hints(terminal)?;
     let mut found: BTreeSet<&String> = BTreeSet::new();
     let (mut fits, mut refused, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     for placement in placements {
@@ -175,6 +176,9 @@ fn text(
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
     if !args.names.is_empty() || all == 0 {
+        if fits.is_empty() && all == 0 {
+            terminal.line(NOTHING_TO_PLACE)?;
+        }
         for (label, how) in fits {
             terminal.line(format_args!("{label}: {how}"))?;
         }

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use aliquot_core::allocate::{Candidates, World};
+use aliquot_core::allocate::{Candidates, NodeIndex, World};
 use aliquot_core::card::{Card, Health, Inventory};
 use aliquot_core::catalogue::{CardIdentity, Catalogue};
 use aliquot_core::dra::{
@@ -28,6 +28,8 @@ use super::nodes::Fleet;
 
 /// Kinds of claims for which a layout is sought in one command.
 const CLAIMS_MAX: usize = 32;
+/// Kinds of units whose claims are compared with these.
+const UNITS_MAX: usize = 1_024;
 /// Nodes with different cards that are tried for one of them.
 const NODES_MAX: usize = 16;
 
@@ -46,15 +48,24 @@ pub(super) struct LayoutChange {
 pub(super) struct LayoutSearch<'f> {
     fleet: &'f Fleet,
     places: Option<Places>,
+    /// By kind of the units.
     known: HashMap<String, Option<LayoutChange>>,
+    /// By what the claims ask for, and the nodes that they may use.
+    sought: HashMap<(String, Vec<NodeIndex>), Option<LayoutChange>>,
 }
 
 /// What the search reads of a cluster, collected once.
 struct Places {
     /// Numbers of the slices of each node.
     slices: HashMap<String, Vec<usize>>,
-    /// Devices that claims hold.
-    held: HashSet<DeviceId>,
+    /// Numbers of the nodes of the command line.
+    fleet: HashMap<String, usize>,
+    /// Devices of this driver that claims hold, by pool.
+    held: HashMap<String, HashSet<String>>,
+    /// Numbers of the kinds of nodes: what idle cards they have, by model and memory.
+    kinds: BTreeMap<Vec<(String, u64)>, usize>,
+    /// The kind of each node that was read; `None`: no card is idle.
+    kind_of_node: HashMap<String, Option<usize>>,
 }
 
 /// The policies of one line, the one that offers most first.
@@ -84,7 +95,7 @@ pub(super) fn fits(
 
 impl<'f> LayoutSearch<'f> {
     pub(super) fn new(fleet: &'f Fleet) -> Self {
-        Self { fleet, places: None, known: HashMap::new() }
+        Self { fleet, places: None, known: HashMap::new(), sought: HashMap::new() }
     }
 
     /// The layout that would place a unit of a cluster in which everything else has been placed.
@@ -93,14 +104,24 @@ impl<'f> LayoutSearch<'f> {
         if let Some(known) = self.known.get(&kind) {
             return known.clone();
         }
-        if self.known.len() >= CLAIMS_MAX {
+        if self.known.len() >= UNITS_MAX {
             return None;
         }
         let (claims, nodes) = cluster.asked(unit)?;
-        let classes = classes_of(&claims, &cluster.world);
-        let is_ours =
-            classes.iter().flat_map(|class| &class.selectors).any(|selector| selector.contains(DRIVER));
-        let found = if is_ours { self.seek(cluster, &claims, &classes, &nodes) } else { None };
+        let asked: Vec<_> = claims.iter().map(|claim| (&claim.requests, &claim.constraints)).collect();
+        let asked = (format!("{asked:?}"), nodes);
+        let found = match self.sought.get(&asked) {
+            Some(found) => found.clone(),
+            None if self.sought.len() >= CLAIMS_MAX => return None,
+            None => {
+                let classes = classes_of(&claims, &cluster.world);
+                let mut selectors = classes.iter().flat_map(|class| &class.selectors);
+                let is_ours = selectors.any(|selector| selector.contains(DRIVER));
+                let found = if is_ours { self.seek(cluster, &claims, &classes, &asked.1) } else { None };
+                self.sought.insert(asked, found.clone());
+                found
+            }
+        };
         self.known.insert(kind, found.clone());
         found
     }
@@ -110,24 +131,24 @@ impl<'f> LayoutSearch<'f> {
         cluster: &Cluster,
         claims: &[ResourceClaim],
         classes: &[DeviceClass],
-        nodes: &[&str],
+        nodes: &[NodeIndex],
     ) -> Option<LayoutChange> {
         let fleet = self.fleet;
         let places = self.places.get_or_insert_with(|| Places::of(cluster, fleet));
-        let mut tried: BTreeSet<Vec<(String, u64)>> = BTreeSet::new();
-        for name in nodes {
-            let slices = places.slices_of(name, &cluster.world);
-            let idle = places.idle_cards(name, &slices, fleet);
-            let mut alike: Vec<_> = idle.cards.iter().map(|c| (c.model.to_string(), c.memory.0)).collect();
-            alike.sort();
-            if idle.cards.is_empty() || !tried.insert(alike) {
+        let mut tried: BTreeSet<usize> = BTreeSet::new();
+        for node in nodes {
+            let Some(node) = cluster.world.nodes().get(node.0 as usize) else { continue };
+            let name = node.name.as_str();
+            let Some(kind) = places.kind_of_idle_cards(name, &cluster.world, fleet) else { continue };
+            if !tried.insert(kind) {
                 continue;
             }
             if tried.len() > NODES_MAX {
                 return None;
             }
-            let Ok(node_name) = NodeName::new(*name) else { continue };
-            let node = cluster.world.nodes().iter().find(|node| node.name == **name)?.clone();
+            let slices = places.slices_of(name, &cluster.world);
+            let idle = places.idle_cards(name, &slices, fleet);
+            let Ok(node_name) = NodeName::new(name) else { continue };
             for (line, policy) in policies() {
                 let made = offers(&node_name, &idle, &policy, fleet.server, &UsageHint::default()).slices;
                 let others =
@@ -135,7 +156,7 @@ impl<'f> LayoutSearch<'f> {
                 let all = made.into_iter().chain(others).collect();
                 if fits(all, classes.to_vec(), node.clone(), fleet.server, claims) {
                     let now = published(&slices);
-                    return Some(LayoutChange { node: (*name).to_owned(), now, line });
+                    return Some(LayoutChange { node: name.to_owned(), now, line });
                 }
             }
         }
@@ -192,7 +213,31 @@ impl Places {
         let of_fleet = fleet.nodes.iter().flat_map(|node| &node.held);
         let holders = cluster.workload.claims.iter().chain(of_fleet);
         let results = holders.filter_map(|claim| claim.allocation.as_ref()).flat_map(|found| &found.devices);
-        Self { slices, held: results.map(|result| result.device.clone()).collect() }
+        let mut held: HashMap<String, HashSet<String>> = HashMap::new();
+        for DeviceId { driver, pool, device } in results.map(|result| &result.device) {
+            if driver == DRIVER {
+                held.entry(pool.clone()).or_default().insert(device.clone());
+            }
+        }
+        let fleet = fleet.nodes.iter().enumerate().map(|(number, node)| (node.name.to_string(), number));
+        let (kinds, kind_of_node) = (BTreeMap::new(), HashMap::new());
+        Self { slices, fleet: fleet.collect(), held, kinds, kind_of_node }
+    }
+
+    /// Which idle cards a node has, as the number of a kind; nodes with alike cards are of one. Read once per node.
+    fn kind_of_idle_cards(&mut self, node: &str, world: &World, fleet: &Fleet) -> Option<usize> {
+        if let Some(known) = self.kind_of_node.get(node) {
+            return *known;
+        }
+        let idle = self.idle_cards(node, &self.slices_of(node, world), fleet);
+        let mut cards: Vec<_> = idle.cards.iter().map(|c| (c.model.to_string(), c.memory.0)).collect();
+        cards.sort();
+        let kind = (!cards.is_empty()).then(|| {
+            let next = self.kinds.len();
+            *self.kinds.entry(cards).or_insert(next)
+        });
+        self.kind_of_node.insert(node.to_owned(), kind);
+        kind
     }
 
     fn slices_of<'w>(&self, node: &str, world: &'w World) -> Vec<&'w ResourceSlice> {
@@ -205,11 +250,11 @@ impl Places {
         let mut busy: BTreeSet<&str> = BTreeSet::new();
         let mut by_card: BTreeMap<&str, &Device> = BTreeMap::new();
         for slice in slices.iter().filter(|slice| slice.driver == DRIVER) {
+            let held = self.held.get(&slice.pool.name);
             for device in &slice.devices {
                 let Some(card) = text(device, "parentUUID") else { continue };
-                let pool = slice.pool.name.clone();
-                let id = DeviceId { driver: slice.driver.clone(), pool, device: device.name.clone() };
-                if !device.taints.is_empty() || self.held.contains(&id) {
+                let is_held = held.is_some_and(|held| held.contains(&device.name));
+                if !device.taints.is_empty() || is_held {
                     busy.insert(card);
                 }
                 let known = by_card.entry(card).or_insert(device);
@@ -218,17 +263,20 @@ impl Places {
                 }
             }
         }
-        let known = fleet.nodes.iter().find(|known| known.name.as_str() == node);
+        let known = self.fleet.get(node).and_then(|number| fleet.nodes.get(*number));
         let cards: Vec<Card> = match known {
-            Some(known) => known.inventory.cards.clone(),
+            Some(known) => {
+                let idle = known.inventory.cards.iter().filter(|card| !busy.contains(card.uuid.as_str()));
+                idle.cloned().collect()
+            }
             None => {
-                let numbered = by_card.into_iter().zip(0..);
+                let numbered = by_card.into_iter().zip(0..).filter(|((uuid, _), _)| !busy.contains(uuid));
                 numbered
                     .filter_map(|((uuid, device), index)| card(uuid, index, device, &fleet.catalogue))
                     .collect()
             }
         };
-        Inventory { cards: cards.into_iter().filter(|card| !busy.contains(card.uuid.as_str())).collect() }
+        Inventory { cards }
     }
 }
 

@@ -22,7 +22,7 @@ use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, ListExtras, Side, Terminal, Tone};
 use super::prepare::{self, again};
 use super::progress::StatusLine;
-use super::words::most;
+use super::words::{NOTHING_TO_PLACE, most};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,6 +73,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
         cluster.place_all(|done, all| line.at("placing", done, all))
     };
+    cluster.workload.note_hints(terminal)?;
     let changes = node.map(|node| changes(&node, &cluster, &allocated, &mut placements)).unwrap_or_default();
     say_more(&cluster, &fleet, &mut placements);
     let refused = placements.iter().filter(|p| matches!(p.outcome, UnitOutcome::Refused(_))).count();
@@ -286,7 +287,7 @@ fn verdict(placements: &[Placement]) -> PlanCounts {
 impl PlanCounts {
     fn text(&self) -> String {
         if self.placed + self.held + self.refused == 0 {
-            return "nothing to place: no Pod and no claim asks for devices".to_owned();
+            return NOTHING_TO_PLACE.to_owned();
         }
         let mut parts = vec![format!("{} placed", self.placed)];
         if self.held > 0 {

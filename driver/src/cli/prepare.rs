@@ -76,6 +76,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
     let placements = cluster.place_all(|_, _| {});
+    cluster.workload.note_hints(terminal)?;
     let mut done = Vec::new();
     for placement in &placements {
         if let UnitOutcome::Refused(why) = &placement.outcome {

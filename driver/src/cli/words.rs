@@ -18,6 +18,9 @@ const FOREIGN: &[(&str, &str)] = &[
     ("--file", "a manifest is named with -f"),
 ];
 
+/// The answer to manifests that ask for no device.
+pub(super) const NOTHING_TO_PLACE: &str = "nothing to place: no Pod and no claim asks for devices";
+
 /// At most so many; 0 for all.
 pub(super) fn most(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, 0 for all".to_owned())

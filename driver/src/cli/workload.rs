@@ -12,7 +12,10 @@
 //! A resource that no class stands for is a device plugin's. A Pod without a node that asks for one which no node serves
 //! has no place; where it asks for claims as well, that holds for resources of accelerators alone.
 
+mod hints;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 
 use aliquot_core::dra::{
     Access, AllocatedConfig, AllocationMode, ConfigSource, DeviceClass, DeviceRequest, ExactRequest,
@@ -22,7 +25,13 @@ use aliquot_core::offer::DRIVER;
 use aliquot_core::quantity::{Format as QuantityFormat, Quantity};
 
 use crate::convert::is_about_cards;
-use crate::manifest::{ClaimSpec, Manifests, Pod, PodClaimSource, made_up_uid, nearest};
+use crate::manifest::{ClaimSpec, Manifests, Pod, PodClaimSource, made_up_uid};
+
+use super::output::Terminal;
+
+use hints::Compared;
+
+pub(super) use hints::Hints;
 
 /// Prefix of the resource name that every class has without being given one.
 const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
@@ -67,6 +76,8 @@ pub(super) struct Workload {
     /// Extended resources that no class stands for, with the number of Pods that ask for each: a matter of device
     /// plugins.
     pub(super) foreign_resources: BTreeMap<String, usize>,
+    /// Near names of missing objects.
+    pub(super) hints: Hints,
 }
 
 /// Claims that are placed together on one node, or not at all.
@@ -181,6 +192,11 @@ impl Workload {
             }
         }
     }
+
+    /// Says where missing names are without a hint; complete once every unit is placed.
+    pub(super) fn note_hints(&self, terminal: &mut Terminal<'_>) -> io::Result<()> {
+        self.hints.note().map_or(Ok(()), |words| terminal.note(format_args!("note: {words}")))
+    }
 }
 
 // === impl Maker ===
@@ -198,8 +214,10 @@ impl Maker<'_> {
                 (Some(claim), _) => unit.claims.push(claim),
                 (None, PodClaimSource::Claim(name)) => {
                     let known = self.by_name.keys().filter(|(namespace, _)| *namespace == pod.namespace);
-                    let near = did_you_mean(name, known.map(|(_, name)| name.as_str()));
-                    unit.missing.push(format!("ResourceClaim {}/{name} does not exist{near}", pod.namespace));
+                    let known = known.map(|(_, name)| name.as_str());
+                    let object = format!("ResourceClaim {}/{name}", pod.namespace);
+                    let near = self.workload.hints.did_you_mean(&object, name, known);
+                    unit.missing.push(format!("{object} does not exist{near}"));
                 }
                 // An ended Pod's claims are gone; nothing is made for it again.
                 (None, PodClaimSource::Template(_)) if pod.finished => {}
@@ -212,11 +230,10 @@ impl Maker<'_> {
                         }
                         None => {
                             let known = self.templates.keys().filter(|(space, _)| *space == pod.namespace);
-                            let near = did_you_mean(template, known.map(|(_, name)| *name));
-                            unit.missing.push(format!(
-                                "ResourceClaimTemplate {}/{template} does not exist{near}",
-                                pod.namespace
-                            ));
+                            let object = format!("ResourceClaimTemplate {}/{template}", pod.namespace);
+                            let known = known.map(|(_, name)| *name);
+                            let near = self.workload.hints.did_you_mean(&object, template, known);
+                            unit.missing.push(format!("{object} does not exist{near}"));
                         }
                     }
                 }
@@ -286,7 +303,7 @@ impl Maker<'_> {
         let alone = unit.claims.is_empty() && unit.missing.is_empty();
         let (nowhere, elsewhere): (Vec<_>, Vec<_>) = foreign.iter().partition(|(resource, _)| {
             let pending = pod.node_name.is_none() && !self.served.contains(**resource);
-            pending && (alone || is_of_accelerator(resource) || self.classes.near(resource).is_some())
+            pending && (alone || is_of_accelerator(resource) || self.near(resource).is_some())
         });
         for (resource, _) in elsewhere {
             *self.workload.foreign_resources.entry((*resource).to_owned()).or_default() += 1;
@@ -305,7 +322,7 @@ impl Maker<'_> {
             let words: Vec<String> = nowhere.iter().map(in_words).collect();
             let known = nowhere.iter().any(|(resource, _)| is_about_cards(resource));
             let convert = if known { self.convert(pod) } else { String::new() };
-            let what_to_do = match nowhere.first().and_then(|(first, _)| self.classes.near(first)) {
+            let what_to_do = match nowhere.first().and_then(|(first, _)| self.near(first)) {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!(
                     "expected a claim; {convert}ask for the part as `aliquot classes` prints it, such as for '8Gi 30%' \
@@ -325,6 +342,12 @@ impl Maker<'_> {
                 self.convert(pod)
             ));
         }
+    }
+
+    /// The resource of a class that a mistyped one most likely is.
+    fn near(&mut self, resource: &str) -> Option<String> {
+        let classes = &self.classes;
+        self.workload.hints.near(resource, |compared| classes.near(resource, compared))
     }
 
     /// The command that turns the Pod into one with claims, and the word before another way.
@@ -349,13 +372,6 @@ fn limit_number(amount: Quantity) -> String {
         (QuantityFormat::DecimalSi, Some(number)) => number.to_string(),
         _ => amount.to_string(),
     }
-}
-
-/// The name that a missing one most likely is, as the end of a sentence.
-fn did_you_mean<'k>(found: &str, known: impl Iterator<Item = &'k str>) -> String {
-    let mut known: Vec<&str> = known.collect();
-    known.sort_unstable();
-    nearest(found, &known).map(|near| format!("; did you mean {near}?")).unwrap_or_default()
 }
 
 /// Whether a resource is of a domain under which device plugins serve accelerators, or of classes.
@@ -408,15 +424,15 @@ impl<'m> ExtendedResources<'m> {
     }
 
     /// The resource of a class that a mistyped one most likely is: of the same domain, or of the same name.
-    fn near(&self, resource: &str) -> Option<&str> {
+    fn near(&self, resource: &str, compared: &mut Compared) -> Option<String> {
         let (domain, name) = resource.split_once('/')?;
-        let alike = |known: &&str| {
+        let alike = |known: &&String| {
             known.split_once('/').is_some_and(|(other, of)| {
-                other == domain && nearest(name, &[of]).is_some()
-                    || of == name && nearest(domain, &[other]).is_some()
+                other == domain && compared.nearest(name, &[of]).is_some()
+                    || of == name && compared.nearest(domain, &[other]).is_some()
             })
         };
-        self.0.keys().map(String::as_str).find(alike)
+        self.0.keys().find(alike).cloned()
     }
 }
 

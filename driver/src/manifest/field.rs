@@ -365,17 +365,25 @@ impl Context {
 /// The known word that a mistyped one most likely is.
 pub(crate) fn nearest<'k>(found: &str, known: &[&'k str]) -> Option<&'k str> {
     let found = found.to_ascii_lowercase();
+    let letters = |word: &str| word.chars().take(LETTERS_COMPARED).count();
+    let length = letters(&found);
+    let most = |word: &str| 1 + word.len() / 4;
     known
         .iter()
+        .filter(|word| letters(word).abs_diff(length) <= most(word))
         .map(|word| (distance(&found, &word.to_ascii_lowercase()), *word))
-        .filter(|(distance, word)| *distance <= 1 + word.len() / 4)
+        .filter(|(distance, word)| *distance <= most(word))
         .min()
         .map(|(_, word)| word)
 }
 
+/// Letters that are compared, from the first: a comparison takes their square.
+const LETTERS_COMPARED: usize = 64;
+
 /// How many letters must be put in, left out, replaced or swapped with their neighbour to turn one word into the other.
 fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let first = |word: &str| word.chars().take(LETTERS_COMPARED).collect::<Vec<char>>();
+    let (a, b) = (first(a), first(b));
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
     for (i, ca) in a.iter().enumerate() {

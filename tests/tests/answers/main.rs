@@ -1,6 +1,7 @@
 //! What the command line and the allocator answer, compared with upstream and with kept transcripts.
 
 mod agreement;
+mod alike;
 mod convert;
 mod golden;
 mod infeasible;

@@ -133,3 +133,56 @@ fn names_that_are_taken_get_a_number() {
     let (_, units) = workload_of(&[taken.to_owned(), pod("a", spec, "{}")]);
     assert_eq!(units[0], "pod default/a: a-own-1 ");
 }
+
+#[test]
+fn near_names_are_sought_for_a_bounded_number_of_missing_names() {
+    let claims: String = (0..500)
+        .map(|n| {
+            let meta = format!("metadata: {{name: data-{n:03}}}");
+            format!(
+                "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n{meta}\nspec: {{devices: {{}}}}\n---\n"
+            )
+        })
+        .collect();
+    let missing = |n: usize| {
+        let spec = format!("{{resourceClaims: [{{name: r, resourceClaimName: dota-{n:03}}}]}}");
+        // Two Pods of each name, as of a Deployment.
+        pod(&format!("a-{n}"), &spec, "{}") + &pod(&format!("b-{n}"), &spec, "{}")
+    };
+    let few: Vec<String> = std::iter::once(claims.clone()).chain((0..32).map(missing)).collect();
+    let (workload, units) = workload_of(&few);
+    assert!(
+        units[63].ends_with("ResourceClaim default/dota-031 does not exist; did you mean data-031?"),
+        "{units:?}"
+    );
+    assert_eq!(workload.hints.note(), None);
+    let many: Vec<String> = std::iter::once(claims).chain((0..500).map(missing)).collect();
+    let (workload, units) = workload_of(&many);
+    assert!(units[63].ends_with("did you mean data-031?"), "{}", units[63]);
+    assert_eq!(units[64], "pod default/a-32:  ResourceClaim default/dota-032 does not exist");
+    assert!(workload.hints.compared() <= 32 * 502, "{} comparisons", workload.hints.compared());
+    let note = workload.hints.note().unwrap_or_default();
+    assert!(note.starts_with("near names were sought for the first 32 missing names"), "{note}");
+}
+
+#[test]
+fn mistyped_resources_share_the_bound_of_near_names() {
+    let classes: String = (0..300)
+        .map(|n| {
+            format!(
+                "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {{name: c{n}}}\nspec: \
+                 {{extendedResourceName: example.com/model-{n:03}}}\n---\n"
+            )
+        })
+        .collect();
+    let pods = (0..300).map(|n| {
+        let limits =
+            format!("{{containers: [{{name: c, resources: {{limits: {{example.com/m0del-{n:03}: 1}}}}}}]}}");
+        pod(&format!("p-{n:03}"), &limits, "{}")
+    });
+    let texts: Vec<String> = std::iter::once(classes).chain(pods).collect();
+    let (workload, units) = workload_of(&texts);
+    assert!(units[0].ends_with("did you mean example.com/model-000?"), "{}", units[0]);
+    assert!(!units[299].ends_with("?"), "{}", units[299]);
+    assert!(workload.hints.compared() <= 32 * 301, "{} comparisons", workload.hints.compared());
+}
