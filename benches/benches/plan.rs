@@ -10,18 +10,15 @@
 //! Growth is the exponent between two sizes, 1 being linear: of placing alone, in claims with the cards fixed and in
 //! cards with the claims fixed, and of making the world in cards.
 
-use std::ffi::OsString;
-use std::fs;
 use std::process::ExitCode;
 
-use aliquot_benches::fleet::{Ask, Fleet, H100_CARDS, H100_NODE, claim, yaml};
+use aliquot_benches::command::of_claims;
+use aliquot_benches::fleet::{Ask, Fleet, H100_CARDS, H100_NODE, claim};
 use aliquot_benches::measure::{Effort, Spread, computed, exponent, figures};
 use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_core::allocate::{Candidates, World};
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::offer::LayoutKind;
-use aliquot_driver::cli::{self, Colour, Progress, RedrawMode, Terminal};
-use aliquot_driver::manifest::Object;
 
 /// The plan that is promised in a second: cards and claims.
 const PROMISED: (usize, usize) = (1_000, 10_000);
@@ -73,37 +70,12 @@ fn measure(cards: usize, claims_count: usize, rounds: usize) -> Result<Cost, Str
     Ok(Cost { world: spread(&making)?, placing: spread(&placing)?, placed })
 }
 
-/// `aliquot plan -f claims.yaml --node 8xh100*N` in this process: its exit code, what it said, and its seconds.
+/// `aliquot plan -f claims.yaml --node 8xh100*N` in this process: its seconds.
 fn command(cards: usize, claims_count: usize, rounds: usize) -> Result<Spread, String> {
-    let said = |error: std::io::Error| error.to_string();
-    let directory = tempfile::tempdir().map_err(said)?;
-    let file = directory.path().join("claims.yaml");
-    let text = yaml(claims(claims_count).iter().map(|claim| Object::Claim(claim).json()));
-    fs::write(&file, text).map_err(said)?;
-    let node = format!("8xh100*{}", cards / H100_CARDS);
     // Without a policy every card is `auto`, which is `dynamic` for these cards.
-    let arguments: [OsString; 6] =
-        ["aliquot".into(), "plan".into(), "-f".into(), file.into(), "--node".into(), node.into()];
-    let mut samples = Vec::new();
-    for _ in 0..rounds {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let (code, seconds) = computed(|| {
-            let mut terminal = Terminal {
-                out: &mut out,
-                err: &mut err,
-                input: &mut std::io::empty(),
-                colour: Colour::Off,
-                progress: Progress::Off,
-                screen: RedrawMode::None,
-            };
-            cli::run(arguments.clone(), &mut terminal)
-        });
-        if code > 1 {
-            return Err(format!("aliquot plan ended with {code}: {}", String::from_utf8_lossy(&err)));
-        }
-        samples.push(seconds);
-    }
-    Spread::of(&samples).ok_or_else(|| "nothing was measured".to_owned())
+    let node = format!("8xh100*{}", cards / H100_CARDS);
+    let (spread, _) = of_claims("plan", &claims(claims_count), &["--node", &node], rounds)?;
+    Ok(spread)
 }
 
 fn promised(report: &mut Report, effort: Effort) -> Result<(), String> {

@@ -9,6 +9,7 @@
 //! output. `cargo bench` runs them in full and fails if a promise is broken. With `-- --test`, and under
 //! `cargo test`, every bench does each of its things once, small, and only the answers are checked.
 
+pub mod command;
 pub mod fleet;
 pub mod measure;
 pub mod report;
