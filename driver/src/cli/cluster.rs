@@ -389,9 +389,8 @@ impl Cluster {
         (!found.is_empty()).then(|| found.join(", "))
     }
 
-    /// What units have in common that differ in their names alone; `None` where an object is missing. Namespace and labels
-    /// count: rules of other Pods are about them, and what the namespace allows. So does the name of an allocated claim,
-    /// which its reasons name.
+    /// What units have in common that differ in their names alone; `None` where an object is missing. Rules are about
+    /// namespace and labels, and reasons name an allocated claim.
     pub(super) fn kind_of(&self, number: usize) -> Option<String> {
         let unit = self.workload.units.get(number).filter(|unit| unit.missing.is_empty())?;
         let claims = unit.claims.iter().filter_map(|claim| self.workload.claims.get(*claim));
