@@ -43,12 +43,8 @@ pub(super) fn read(
     more: &[PathBuf],
     terminal: &mut Terminal<'_>,
 ) -> Result<Manifests, Failure> {
-    let (mut more, mut context) = (more.to_vec(), args.cluster.clone());
-    if args.names_no_context()
-        && let Some(at) = more.iter().position(|word| !is_file(word))
-    {
-        context = Some(more.remove(at).display().to_string());
-    }
+    let mut more = more.to_vec();
+    let context = context_of(args.cluster.as_deref(), &mut more);
     let files: Vec<PathBuf> = args.files.iter().cloned().chain(more).collect();
     if context.is_none() && files.is_empty() {
         let message = "found no input, expected manifests; name them with -f FILE (- is standard input), or a live cluster with \
@@ -61,6 +57,16 @@ pub(super) fn read(
     }
     input::read_files(&mut reader, &files, terminal)?;
     input::finish(reader, terminal)
+}
+
+/// The context of a cluster to read: that of `--cluster`, or else the first word without an option that is no file, which is taken
+/// out of `more`. Empty: the kubeconfig's current one; `None`: no cluster.
+pub(super) fn context_of(cluster: Option<&str>, more: &mut Vec<PathBuf>) -> Option<String> {
+    let context = cluster?;
+    match more.iter().position(|word| !is_file(word)).filter(|_| context.is_empty()) {
+        Some(at) => Some(more.remove(at).display().to_string()),
+        None => Some(context.to_owned()),
+    }
 }
 
 /// The objects of a live cluster.

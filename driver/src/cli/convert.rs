@@ -95,9 +95,15 @@ enum FromSystem {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
-    let texts = input::texts(&args.files, terminal)?;
+    let mut files = args.files.clone();
+    let context = cluster_input::context_of(args.cluster.as_deref(), &mut files.more);
+    if files.files.is_empty() && files.more.is_empty() {
+        let message = "found no input, expected manifests; name them with -f FILE (- is standard input)";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let texts = input::texts(&files, terminal)?;
     let fleet = fleet(args, terminal)?;
-    let live = match &args.cluster {
+    let live = match &context {
         Some(context) => Some(cluster_input::read_live(context, args.kubeconfig.clone(), terminal)?),
         None => None,
     };
