@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::claims::Asked;
 use super::names::Names;
 use super::pod_words::remove;
-use super::vocabulary::{ANNOTATIONS, SCHEDULERS, System, Unit};
+use super::vocabulary::{ANNOTATIONS, OF_ONE_CONTAINER, SCHEDULERS, System, Unit};
 use super::wishes::Wishes;
 use super::words::{self, Word};
 use super::{Conversion, Owner, Place, object_name};
@@ -306,7 +306,10 @@ impl Conversion<'_> {
 /// Whether annotations of the Pod ask for a part.
 fn asks_by_annotation(pod: &Map<String, Value>) -> bool {
     let annotations = pod.get("metadata").and_then(|m| m.get("annotations")).and_then(Value::as_object);
-    let asks = |key: &String| ANNOTATIONS.iter().any(|(known, _, wish)| known == key && wish.is_amount());
+    let asks = |key: &String| {
+        key.starts_with(OF_ONE_CONTAINER)
+            || ANNOTATIONS.iter().any(|(known, _, wish)| known == key && wish.is_amount())
+    };
     annotations.is_some_and(|annotations| annotations.keys().any(asks))
 }
 

@@ -360,13 +360,17 @@ pub(super) const ANNOTATIONS: [(&str, System, Wish); 60] = [
     ("vnpu-dvpp", System::Huawei, Wish::VnpuDvpp),
 ];
 
+/// Beginning of KAI's annotations that ask for one container; they are not carried.
+pub(super) const OF_ONE_CONTAINER: &str = "nvidia.com/container.";
+
 /// What the annotations of a known system begin with.
-pub(super) const ANNOTATION_PREFIXES: [(&str, System); 13] = [
+pub(super) const ANNOTATION_PREFIXES: [(&str, System); 14] = [
     ("aliyun.com/gpu", System::Aliyun),
     ("tencent.com/", System::Tencent),
     ("gpu-memory", System::Kai),
     ("gpu-sm-cores", System::Kai),
     ("hami.io/", System::Hami),
+    (OF_ONE_CONTAINER, System::Kai),
     ("nvidia.com/", System::Hami),
     ("volcano.sh/vgpu", System::Volcano),
     ("tensor-fusion.ai/", System::TensorFusion),

@@ -220,3 +220,12 @@ fn another_system_is_left_alone_where_one_is_named() {
     assert_eq!(convert(quota, &["--from", "huawei"]).err, "");
     assert_eq!(convert(quota, &["--from", "hami"]).code, 1);
 }
+
+#[test]
+fn amount_of_one_container_by_annotation_is_named() {
+    let marks = "{annotations: {nvidia.com/container.c.gpu-memory.limit: '1024'}}";
+    let Ran { code, out, err } = convert(&pod_with("cpu: 1", marks, ""), &NODE);
+    assert_eq!(code, 1, "{out}");
+    assert!(err.contains("nvidia.com/container.c.gpu-memory.limit]: 1024: not carried"), "{err}");
+    assert!(out.contains("nvidia.com/container.c.gpu-memory.limit"), "{out}");
+}
