@@ -159,8 +159,8 @@ fn run(effort: Effort) -> Result<ExitCode, String> {
         ["", "before", "with them"],
         &rows,
     );
-    report.promise("processor while nothing happens, % of a core", percent, Promise::AtMost(4.0));
-    report.promise("resident, MiB", later.resident_mib, Promise::AtMost(64.0));
+    report.promise("processor while nothing happens, % of a core", percent, Promise::AtMost(2.0));
+    report.promise("resident, MiB", later.resident_mib, Promise::AtMost(60.0));
     report.promise("descriptors", later.descriptors as f64, Promise::AtMost(160.0));
     report.promise("KiB on disk of a claim", kib, Promise::AtMost(64.0));
     Ok(report.finish())

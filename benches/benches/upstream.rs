@@ -45,7 +45,7 @@ struct PromisedRatios {
     from_json: f64,
 }
 
-const PROMISED: PromisedRatios = PromisedRatios { warm: 100.0, from_yaml: 4.0, from_json: 4.0 };
+const PROMISED: PromisedRatios = PromisedRatios { warm: 100.0, from_yaml: 10.0, from_json: 10.0 };
 
 const CASES: [Case; 3] = [
     Case {

@@ -276,9 +276,8 @@ fn symptoms_quote_what_the_program_says() {
     let page = text("docs/user/troubleshooting.md");
     let sources = sources();
     let first_cells = rows(&page).into_iter().map(|row| row[0].to_owned());
-    let spans = first_cells.flat_map(|cell| {
-        cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
-    });
+    let spans = first_cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>());
     // Commands and names of resources are no messages.
     let quotes: Vec<String> =
         spans.filter(|span| !span.starts_with("aliquot ") && !span.contains('/')).collect();
