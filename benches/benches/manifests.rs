@@ -11,8 +11,8 @@ use aliquot_benches::fleet::{Ask, Fleet, H100_NODE, claim, yaml};
 use aliquot_benches::measure::{Effort, Spread, computed, figures};
 use aliquot_benches::report::{Promise, Report, ended};
 use aliquot_core::offer::LayoutKind;
-use aliquot_driver::cli::{self, Colour, Progress, RedrawMode, Terminal};
 use aliquot_driver::manifest::{self, Object};
+use aliquot_tests::command_line::{Ran, ran};
 
 const LAYOUTS: [(LayoutKind, &str); 5] = [
     (LayoutKind::Whole, "whole"),
@@ -103,18 +103,10 @@ fn devices(report: &mut Report, effort: Effort) -> Result<(), String> {
     for node in [H100_NODE, "mixed"] {
         let arguments: [OsString; 4] = ["aliquot".into(), "devices".into(), "--node".into(), node.into()];
         let seconds = rounds(effort.pick(20, 1), || {
-            let (mut out, mut err) = (Vec::new(), Vec::new());
-            let mut terminal = Terminal {
-                out: &mut out,
-                err: &mut err,
-                input: &mut std::io::empty(),
-                colour: Colour::Off,
-                progress: Progress::Off,
-                screen: RedrawMode::None,
-            };
-            match cli::run(arguments.clone(), &mut terminal) {
+            let Ran { code, err, .. } = ran(arguments.clone());
+            match code {
                 0 => Ok(()),
-                code => Err(format!("aliquot devices ended with {code}: {}", String::from_utf8_lossy(&err))),
+                code => Err(format!("aliquot devices ended with {code}: {err}")),
             }
         })?;
         rows.push([node.to_owned(), seconds.times(1e3).to_string()]);

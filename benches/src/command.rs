@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 
 use aliquot_core::dra::ResourceClaim;
-use aliquot_driver::cli::{self, Colour, Progress, RedrawMode, Terminal};
 use aliquot_driver::manifest::Object;
+use aliquot_tests::command_line::{Ran, ran};
 
 use crate::fleet::yaml;
 use crate::measure::{Spread, computed};
@@ -27,26 +27,15 @@ pub fn of_claims(
     fs::write(&file, yaml(claims.iter().map(|claim| Object::Claim(claim).json()))).map_err(said)?;
     let mut arguments: Vec<OsString> = vec!["aliquot".into(), verb.into(), "-f".into(), file.into()];
     arguments.extend(more.iter().map(OsString::from));
-    let (mut samples, mut written) = (Vec::new(), Vec::new());
+    let (mut samples, mut written) = (Vec::new(), String::new());
     for _ in 0..rounds {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let (code, seconds) = computed(|| {
-            let mut terminal = Terminal {
-                out: &mut out,
-                err: &mut err,
-                input: &mut std::io::empty(),
-                colour: Colour::Off,
-                progress: Progress::Off,
-                screen: RedrawMode::None,
-            };
-            cli::run(arguments.clone(), &mut terminal)
-        });
+        let (Ran { code, out, err }, seconds) = computed(|| ran(arguments.clone()));
         if code > 1 {
-            return Err(format!("aliquot {verb} ended with {code}: {}", String::from_utf8_lossy(&err)));
+            return Err(format!("aliquot {verb} ended with {code}: {err}"));
         }
         samples.push(seconds);
         written = out;
     }
     let spread = Spread::of(&samples).ok_or("nothing was measured")?;
-    Ok((spread, String::from_utf8_lossy(&written).into_owned()))
+    Ok((spread, written))
 }
