@@ -12,6 +12,7 @@
 //! The label alone does nothing, so that one set in error stops no node that takes Pods; the cordon alone is everyday work.
 //! A vendor's library may hold devices after its shutdown, or have none; the end of a program's image leaves nothing of it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -215,7 +216,7 @@ async fn close(
                 stage.send_replace(MaintenanceStage::Closing);
             }
             (MaintenanceMark::Wanted | MaintenanceMark::Unknown, Some(waits)) => {
-                if waits.is_over(&mut inputs) && park(file, &inputs) {
+                if waits.is_over(&mut inputs, file.state()) && park(file, &inputs) {
                     tokio::time::sleep(LAST_EVENT).await;
                     return Some(());
                 }
@@ -279,7 +280,7 @@ impl Closing {
     }
 
     /// Whether no claim is held or in the making, and the cluster knows that none is to come.
-    fn is_over(&mut self, inputs: &mut MaintenanceInputs) -> bool {
+    fn is_over(&mut self, inputs: &mut MaintenanceInputs, state: &Path) -> bool {
         if inputs.metrics.is_in_progress(Operation::Prepare) {
             self.looks = 0;
             inputs.views.mark_unchanged();
@@ -293,8 +294,10 @@ impl Closing {
                 let named = held.iter().take(CLAIMS_NAMED).map(|claim| claim.name.as_str());
                 let (named, count) = (named.collect::<Vec<_>>().join(", "), held.len());
                 let run = held.iter().find(|claim| claim.kind == ClaimKind::Run);
-                let stop =
-                    run.map(|claim| format!("; `aliquot stop {}` on the node ends a local run", claim.uid));
+                let state = state.display();
+                let stop = run.map(|claim| {
+                    format!("; `aliquot stop {} --state {state}` on the node ends a local run", claim.uid)
+                });
                 let message = format!(
                     "the drivers are let go when no claim is held: {count} are, such as {named}; drain the node{}",
                     stop.unwrap_or_default()

@@ -26,6 +26,12 @@ impl MaintenanceFile {
         Self(state.join(MAINTENANCE))
     }
 
+    /// The state directory.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        self.0.parent().unwrap_or(&self.0)
+    }
+
     /// What it holds; `None`: the agent is not parked.
     ///
     /// # Errors
