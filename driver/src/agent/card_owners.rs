@@ -39,7 +39,7 @@ pub(super) struct OwnerParts {
 
 /// Passes until the agent ends.
 pub(super) async fn run(mut parts: OwnerParts) {
-    let mut reported = Vec::new();
+    let (mut reported, mut unread) = (Vec::new(), String::new());
     loop {
         let place = parts.place.clone();
         // A socket may take its time to answer.
@@ -47,9 +47,14 @@ pub(super) async fn run(mut parts: OwnerParts) {
         match found {
             Ok(Ok(found)) => {
                 parts.report(&reported, &found);
-                reported = found;
+                (reported, unread) = (found, String::new());
             }
-            Ok(Err(why)) => tracing::debug!("other drivers of the cards are not looked for: {why}"),
+            // What lasts is said once.
+            Ok(Err(why)) if why != unread => {
+                tracing::warn!("other drivers of the cards are not looked for: {why}");
+                unread = why;
+            }
+            Ok(Err(_)) => {}
             Err(error) => tracing::error!("other drivers of the cards are not looked for: {error}"),
         }
         let end = parts.draining.wait_for(|draining| *draining);

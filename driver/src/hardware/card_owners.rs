@@ -4,8 +4,10 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::vendors::on_host;
 
@@ -44,7 +46,7 @@ pub(crate) fn other_owners(
 ) -> Result<Vec<CardOwner>, UnreadableDirectory> {
     let mut owners = Vec::new();
     for &(dir, word, name) in on_host().flat_map(|vendor| vendor.drivers).chain(&OTHERS) {
-        let read = || socket_with(&find(dir)?, word);
+        let read = || socket_named(&find(dir)?, word);
         match read() {
             Ok(Some(file)) => owners.push(CardOwner { name, socket: format!("{dir}/{file}") }),
             Ok(None) => {}
@@ -56,7 +58,7 @@ pub(crate) fn other_owners(
 }
 
 /// The first name in a directory that has this word and is in use; the kubelet's own sockets have none.
-fn socket_with(dir: &Path, word: &str) -> io::Result<Option<String>> {
+fn socket_named(dir: &Path, word: &str) -> io::Result<Option<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)?.take(ENTRIES_MAX) {
         names.push(entry?.file_name().to_string_lossy().into_owned());
@@ -66,11 +68,16 @@ fn socket_with(dir: &Path, word: &str) -> io::Result<Option<String>> {
     Ok(names.into_iter().find(|name| is_its(name) && !is_left(&dir.join(name))))
 }
 
-/// Whether this is a socket on which no process listens.
+/// Whether this is a socket on which no process listens. It never waits: a process that hangs accepts nothing.
 fn is_left(path: &Path) -> bool {
     let is_socket = fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    is_socket && UnixStream::connect(path).err().is_some_and(is_refused)
+    is_socket && connect_at_once(path) == Err(Errno::CONNREFUSED)
+}
+
+fn connect_at_once(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 impl fmt::Display for CardOwner {
@@ -81,9 +88,18 @@ impl fmt::Display for CardOwner {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::os::fd::OwnedFd;
+
+    use rustix::net::{bind, listen};
 
     use super::*;
+
+    /// A connection that waits in the queue of a socket.
+    fn waits_at(path: &Path) -> Result<OwnedFd, Errno> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(socket)
+    }
 
     #[test]
     fn only_a_socket_in_use_has_an_owner() {
@@ -96,9 +112,17 @@ mod tests {
         assert!(names().is_empty());
         fs::create_dir(&plugins).unwrap();
         fs::write(plugins.join("kubelet_nvidia_checkpoint"), "").unwrap();
-        let socket = UnixListener::bind(plugins.join("nvidia-gpu.sock")).unwrap();
+        let path = plugins.join("nvidia-gpu.sock");
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&socket, 1).unwrap();
         assert_eq!(names(), ["NVIDIA's device plugin (device-plugins/nvidia-gpu.sock)"]);
-        drop(socket);
+        // A process that accepts nothing: its queue is full, and a wait for it would not end.
+        let waiting: Vec<_> = (0..100).map_while(|_| waits_at(&path).ok()).collect();
+        assert!(waiting.len() < 100);
+        assert_eq!(names(), ["NVIDIA's device plugin (device-plugins/nvidia-gpu.sock)"]);
+        drop((socket, waiting));
         assert!(names().is_empty());
         let error = other_owners(|_| Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
         assert!(error.to_string().starts_with("device-plugins: "), "{error}");
