@@ -43,7 +43,7 @@ fn computing(amounts: &Amounts, ai_cpus: u64) -> Computing {
         busy_percent: 0,
         memory_total: memory,
         memory_free: memory,
-        reserved: [0; 16],
+        reserved: [0; 12],
     }
 }
 
