@@ -94,7 +94,9 @@ fn build(root: &Path, out: &Path, packages: &[&str], profile: &str) -> PathBuf {
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         let of_cargo = text.starts_with("CARGO") && !KEPT.iter().any(|kept| text.starts_with(kept));
-        let of_compiler = text.starts_with("RUSTFLAGS") || text == "RUSTC_WORKSPACE_WRAPPER";
+        let of_compiler = ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"]
+            .iter()
+            .any(|name| text.starts_with(name));
         if of_cargo || of_compiler || text.starts_with("CLIPPY") {
             cargo.env_remove(&name);
         }
