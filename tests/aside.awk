@@ -19,7 +19,7 @@
 }
 passed && /^---- .* stdout ----$/ { test = $2; next }
 passed && match($0, /st(oo|an)ds? aside: /) {
-  print test ": " substr($0, RSTART + RLENGTH) > reasons
+  print test ": " substr($0, RSTART + RLENGTH) >> reasons
   if (!(test in aside)) { aside[test]; skipped++ }
   next
 }
