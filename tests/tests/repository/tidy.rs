@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod arrows;
+mod circles;
+mod imports;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
-//! Arrows between crates and between module folders, dependencies and their licences.
+//! Arrows between crates and between module folders, dependencies and their licences. Circles of files: see `circles`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
@@ -200,9 +200,6 @@ const DRIVER_FOLDERS: &[Uses] = &[
     ),
 ];
 
-/// Sources of crates in which modules may use each other in a circle: simulated drivers, one flat piece each.
-const CIRCLES: &[&str] = &["driver/backends/sim/cuda/src/", "driver/backends/sim/device/src/"];
-
 /// Files of a crate that join its folders, and so lie in none.
 const ROOT_FILES: &[&str] = &["lib", "unwind", "bin"];
 
@@ -349,69 +346,6 @@ fn arrows_between_module_folders_are_those_of_the_table() {
     let wrong: Vec<String> =
         FOLDERS.iter().flat_map(|(crate_root, folders)| wrong_uses(crate_root, folders, &files)).collect();
     none("arrows between module folders outside the table", &wrong);
-}
-
-/// Modules of a crate that a line names after `crate::`, alone or in braces.
-fn modules_named(line: &str) -> BTreeSet<&str> {
-    let starts = line.match_indices("crate::").filter(|(at, _)| !line[..*at].ends_with('$'));
-    let paths = starts.map(|(at, found)| &line[at + found.len()..]);
-    let names = paths.flat_map(|path| match path.strip_prefix('{') {
-        Some(several) => several.split('}').next().unwrap_or("").split(',').collect(),
-        None => vec![path],
-    });
-    let word = |text: &'_ str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
-    names.map(str::trim).map(|name| &name[..word(name)]).collect()
-}
-
-/// Modules directly below a crate's root that use each other in a circle, by these files (path, text). Unit tests may.
-fn circles(crate_root: &str, files: &[(String, String)]) -> Vec<String> {
-    let mut uses: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (file, text) in files {
-        let Some(inside) = file.strip_prefix(crate_root) else { continue };
-        let own = inside.split('/').next().unwrap_or("").trim_end_matches(".rs");
-        if ROOT_FILES.contains(&own) || file.ends_with("/tests.rs") {
-            continue;
-        }
-        let shipped = text.split("#[cfg(test)]").next().unwrap_or("");
-        let code = shipped.lines().filter(|line| !line.trim_start().starts_with("//"));
-        uses.entry(own).or_default().extend(code.flat_map(modules_named).filter(|named| *named != own));
-    }
-    // What is left once every module without an arrow to another one is taken away, again and again.
-    loop {
-        let modules: BTreeSet<&str> = uses.keys().copied().collect();
-        uses.retain(|_, used| used.iter().any(|used| modules.contains(used)));
-        if uses.len() == modules.len() {
-            break;
-        }
-    }
-    uses.into_keys().map(|module| format!("{crate_root}{module}")).collect()
-}
-
-#[test]
-fn no_circle_of_modules_in_any_crate() {
-    let files = rust_files();
-    let roots: BTreeSet<String> = files
-        .iter()
-        .filter_map(|(file, _)| Some(file.strip_suffix("/src/lib.rs")?.to_owned() + "/src/"))
-        .filter(|crate_root| !CIRCLES.contains(&crate_root.as_str()))
-        .collect();
-    assert!(roots.len() > 10, "{roots:?}");
-    let wrong: Vec<String> = roots.iter().flat_map(|crate_root| circles(crate_root, &files)).collect();
-    none("modules that use each other in a circle, or use such modules", &wrong);
-}
-
-#[test]
-fn circles_of_modules_are_found() {
-    let file = |name: &str, text: &str| (format!("x/src/{name}.rs"), text.to_owned());
-    let low = file(
-        "low/part",
-        "use crate::Thing;\n// crate::high is not used here\n#[cfg(test)]\nuse crate::high::T;",
-    );
-    let high = file("high", "use crate::{Thing, low};");
-    assert_eq!(circles("x/src/", &[low.clone(), high.clone()]), Vec::<String>::new());
-    let back = file("low/other", "fn f(_: &crate::high::T) {}");
-    let root = file("lib", "use crate::high::T;");
-    assert_eq!(circles("x/src/", &[low, high, back, root]), ["x/src/high", "x/src/low"]);
 }
 
 #[test]
