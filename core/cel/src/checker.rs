@@ -6,14 +6,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Environment;
 use super::ast::{Connective, Expr, Fold, FoldResult, Form, Presence, Selection};
 use super::declarations::{self, Signature, Style, function, type_named};
-use super::functions;
+use super::environment::Environment;
 use super::lexer::Offset;
 use super::program::{FoldNode, Node, Walk};
 use super::typing::{Bindings, Type, most_general};
 use super::value::{Key, Value};
+use super::{calls, functions};
 
 /// Why an expression is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl<'a> Checker<'a> {
                 self.elements.iter().map(|element| self.bindings.settled(element)).collect();
             functions::check_format(template, &found).map_err(|why| CheckError { at, why })?;
         }
-        Ok((functions::bind(name, style, nodes).map_err(|why| CheckError { at, why })?, result))
+        Ok((calls::bind(name, style, nodes).map_err(|why| CheckError { at, why })?, result))
     }
 
     /// The result type of a call: that of the one signature that fits, `dyn` where several fit and differ.

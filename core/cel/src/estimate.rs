@@ -14,6 +14,7 @@
 //! number can be. `tests/tests/answers/selectors.rs` compares the estimates with upstream's, unit for unit.
 
 mod charge;
+mod part;
 mod size;
 
 use std::sync::Arc;
@@ -21,15 +22,14 @@ use std::sync::Arc;
 use super::ast::{Expr, Fold, FoldResult, Form, Selection};
 use super::checker::{Called, Notes};
 use super::declarations::Style;
+use super::environment::Environment;
 use super::macros::HIDDEN;
+use super::meter::Cost;
 use super::typing::Type;
 use super::value::Value;
-use super::{Cost, Environment};
 use charge::Call;
+use part::{Part, Path, below};
 use size::{Container, Entry, Size};
-
-/// Names from a variable down; none: it is a value that was computed.
-type Path = Vec<Arc<str>>;
 
 const LIST: u64 = 10;
 const MAP: u64 = 30;
@@ -60,16 +60,6 @@ enum LocalKind {
     Repeated(u64),
 }
 
-/// A part of the expression.
-struct Part<'e> {
-    expr: &'e Expr,
-    of: Type,
-    cost: u64,
-    size: Option<Size>,
-    entry: Option<Entry>,
-    path: Path,
-}
-
 /// What a walk adds to its range.
 struct Walked {
     /// Of the start value and the result.
@@ -83,10 +73,6 @@ enum WalkResult {
     Scalar,
     /// As large as the range, with these elements.
     Container(Option<Entry>),
-}
-
-fn below(path: &Path, name: &str) -> Path {
-    path.iter().cloned().chain([name.into()]).collect()
 }
 
 fn sum(parts: &[Part<'_>]) -> u64 {
@@ -131,15 +117,11 @@ impl Environment {
     }
 }
 
-// === impl Part ===
+// === impl Local ===
 
-impl Part<'_> {
-    fn size_or_unknown(&self) -> Size {
-        self.size.unwrap_or(Size::UNKNOWN)
-    }
-
-    fn into_local(self, kind: LocalKind) -> Local {
-        Local { path: self.path, size: self.size, entry: self.entry, kind }
+impl Local {
+    fn of(part: Part<'_>, kind: LocalKind) -> Self {
+        Self { path: part.path, size: part.size, entry: part.entry, kind }
     }
 }
 
@@ -290,7 +272,7 @@ impl<'e> Estimator<'e> {
             true => (0, LocalKind::Repeated(init.cost)),
             false => (init.cost.saturating_add(LIST), LocalKind::Variable),
         };
-        self.locals.push((name.clone(), init.into_local(kind)));
+        self.locals.push((name.clone(), Local::of(init, kind)));
         let body = self.part(body);
         self.locals.pop();
         let cost = body.cost.saturating_add(own);

@@ -13,14 +13,17 @@
 //! Invariants: no text makes this panic, hang or recurse without bound; the same text and input give the same answer.
 
 mod ast;
+mod calls;
 mod checker;
 mod declarations;
+mod environment;
 mod estimate;
 mod format;
 mod functions;
 mod input;
 mod lexer;
 mod macros;
+mod meter;
 mod network;
 mod parser;
 mod program;
@@ -33,54 +36,17 @@ mod version;
 use std::ops::Range;
 use std::sync::Arc;
 
-use declarations::QUANTITY;
-use program::{Meter, Node, Run};
+use meter::Meter;
+use program::{Node, Run};
 use reads::Reads;
-use typing::Type;
 use value::{Fault, Value};
 
+pub use environment::{Environment, FieldType};
 pub use input::Input;
+pub use meter::Cost;
 
 /// Longest expression in bytes, as Kubernetes has it.
 pub const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
-
-/// The one variable of an expression.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Environment {
-    /// Name of the variable.
-    pub variable: &'static str,
-    /// Name of its type, as messages print it.
-    pub type_name: &'static str,
-    /// Its fields.
-    pub fields: &'static [(&'static str, FieldType)],
-    /// The largest sizes of values, by the names that lead to them from the variable down: characters, elements, entries.
-    /// `@keys` are the keys of a map, `@values` its values by a computed key, and `*` is any value of a map.
-    pub sizes: &'static [(&'static [&'static str], usize)],
-}
-
-/// The type of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldType {
-    /// A bool.
-    Bool,
-    /// An integer.
-    Int,
-    /// A string.
-    String,
-    /// A quantity.
-    Quantity,
-    /// Any type but a list; it is known at the evaluation.
-    Any,
-    /// Any type, lists among them; it is known at the evaluation.
-    Dyn,
-    /// A map from strings.
-    Map(&'static Self),
-}
-
-/// What evaluations cost, in upstream's unit: one for a selection or a call, a tenth for each character or element that
-/// a call walks over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cost(pub u64);
 
 /// A compiled expression that yields a bool. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -196,57 +162,6 @@ pub fn lexemes(text: &str) -> Result<Vec<Lexeme>, CompileError> {
         Lexeme { kind, span }
     };
     Ok(lexer::spans(text).map_err(syntax)?.into_iter().map(lexeme).collect())
-}
-
-// === impl Cost ===
-
-impl Cost {
-    /// Upstream's limit for the evaluation of one selector, and for its estimate when it is stored.
-    pub const MAX: Self = Self(1_000_000);
-    /// The estimate of what has no bound is at least this.
-    pub const UNBOUNDED: Self = Self(u64::MAX / 100);
-}
-
-// === impl Environment ===
-
-impl Environment {
-    /// The type of a field.
-    fn field(&self, name: &str) -> Option<Type> {
-        self.fields.iter().find(|(known, _)| *known == name).map(|(_, of)| of.as_type())
-    }
-
-    /// Whether a result of this type can turn out to be a bool.
-    fn may_yield(&self, found: &Type) -> bool {
-        match found {
-            Type::Bool | Type::Any => true,
-            Type::Dyn => self.fields.iter().any(|(_, of)| of.has_dyn()),
-            _ => false,
-        }
-    }
-}
-
-// === impl FieldType ===
-
-impl FieldType {
-    fn has_dyn(self) -> bool {
-        match self {
-            Self::Dyn => true,
-            Self::Map(of) => of.has_dyn(),
-            Self::Bool | Self::Int | Self::String | Self::Quantity | Self::Any => false,
-        }
-    }
-
-    fn as_type(self) -> Type {
-        match self {
-            Self::Bool => Type::Bool,
-            Self::Int => Type::Int,
-            Self::String => Type::String,
-            Self::Quantity => Type::Object(QUANTITY),
-            Self::Any => Type::Any,
-            Self::Dyn => Type::Dyn,
-            Self::Map(of) => Type::map(Type::String, of.as_type()),
-        }
-    }
 }
 
 // === impl Expression ===

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::Cost;
 use super::ast::Presence;
 use super::functions::Builtin;
 use super::functions::pattern::Search;
-use super::value::{Fault, Key, Map, Outcome, Value, error, no_overload};
+use super::meter::Meter;
+use super::value::{Fault, Key, Map, Outcome, Value, error, no_overload, present, select};
 
 /// One step of a program.
 #[derive(Debug)]
@@ -56,14 +56,6 @@ pub(super) enum Walk {
     MapEntries { filter: Option<Node>, entries: Node },
 }
 
-/// What an evaluation may still cost.
-///
-/// The unit is that of [`Cost`].
-#[derive(Debug)]
-pub(super) struct Meter {
-    left: u64,
-}
-
 /// One evaluation.
 pub(super) struct Run<'a> {
     variable: &'a Value,
@@ -71,36 +63,6 @@ pub(super) struct Run<'a> {
     /// before.
     locals: Vec<Outcome>,
     meter: Meter,
-}
-
-// === impl Meter ===
-
-impl Meter {
-    /// A meter that nothing has been taken from.
-    pub(super) const fn full() -> Self {
-        Self::of(Cost::MAX.0)
-    }
-
-    /// A meter from which so much can be taken.
-    pub(super) const fn of(left: u64) -> Self {
-        Self { left }
-    }
-
-    /// Takes `cost`, or stops the evaluation.
-    pub(super) fn charge(&mut self, cost: u64) -> Outcome<()> {
-        self.left = self.left.checked_sub(cost).ok_or(Fault::Budget)?;
-        Ok(())
-    }
-
-    /// Takes what walking over `size` characters or elements costs.
-    pub(super) fn charge_size(&mut self, size: usize) -> Outcome<()> {
-        self.charge(u64::try_from(size).unwrap_or(u64::MAX) / 10 + 1)
-    }
-
-    /// Takes what comparing each of `size` elements with each of `others` costs.
-    pub(super) fn charge_product(&mut self, size: usize, others: usize) -> Outcome<()> {
-        self.charge(u64::try_from(size.saturating_mul(others)).unwrap_or(u64::MAX))
-    }
 }
 
 // === impl Run ===
@@ -112,7 +74,7 @@ impl<'a> Run<'a> {
 
     /// What its meter has left.
     pub(super) const fn left(&self) -> u64 {
-        self.meter.left
+        self.meter.left()
     }
 
     /// Evaluates `body` with one more variable.
@@ -253,25 +215,6 @@ fn logic(terms: &[Node], run: &mut Run<'_>, decides: bool) -> Outcome {
         }
     }
     fault.map_or(Ok(Value::Bool(!decides)), Err)
-}
-
-/// The value at `key`, if `operand` is a map that has it, or an optional of one.
-pub(super) fn present(operand: &Value, key: &Key) -> Option<Value> {
-    match operand {
-        Value::Map(map) => map.find(key),
-        Value::Optional(Some(inner)) => present(inner, key),
-        _ => None,
-    }
-}
-
-/// The value at `key`; within an optional the result is an optional, and what is not there is none.
-pub(super) fn select(operand: &Value, key: &Key) -> Outcome {
-    match operand {
-        Value::Map(map) => map.find(key).map_or_else(|| error(format!("no such key: {key}")), Ok),
-        Value::Optional(Some(list)) if matches!(**list, Value::List(_)) => select(list, key),
-        Value::Optional(_) => Ok(Value::Optional(present(operand, key).map(Arc::new))),
-        other => no_overload("select", std::slice::from_ref(other)),
-    }
 }
 
 fn list(elements: &[(Node, Presence)], run: &mut Run<'_>) -> Outcome {

@@ -6,7 +6,7 @@
 //! Invariants: the amount is exact to a nano-unit (finer input is rounded up in magnitude, as Kubernetes does);
 //! `parse(print(q)) == q`; no operation wraps.
 
-mod typed;
+mod meant;
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -70,6 +70,18 @@ impl QuantityError {
 // === impl Quantity ===
 
 impl Quantity {
+    /// Reads an amount of a command line: a quantity of Kubernetes, or a text with one meaning (`8GiB`, `8gi`, `8 Gi`). `8GB` is
+    /// refused, because it is used for 8Gi and for 8G.
+    ///
+    /// # Errors
+    /// [`QuantityError`], with the possible meanings of the text.
+    pub fn typed(text: &str) -> Result<Self, QuantityError> {
+        text.parse().or_else(|error: QuantityError| match &error.meant[..] {
+            [only] => only.parse(),
+            _ => Err(error),
+        })
+    }
+
     /// Zero, in decimal form.
     pub const ZERO: Self = Self { nanos: 0, format: Format::DecimalSi };
 
@@ -175,7 +187,7 @@ impl FromStr for Quantity {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let fail =
-            |why| QuantityError { text: text.chars().take(64).collect(), why, meant: typed::meant(text) };
+            |why| QuantityError { text: text.chars().take(64).collect(), why, meant: meant::meant(text) };
         let (negative, body) = match text.as_bytes().first() {
             None => return Err(fail("it is empty")),
             Some(b'-') => (true, &text[1..]),

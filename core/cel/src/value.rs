@@ -327,3 +327,22 @@ impl Value {
         }
     }
 }
+
+/// The value at `key`, if `operand` is a map that has it, or an optional of one.
+pub(super) fn present(operand: &Value, key: &Key) -> Option<Value> {
+    match operand {
+        Value::Map(map) => map.find(key),
+        Value::Optional(Some(inner)) => present(inner, key),
+        _ => None,
+    }
+}
+
+/// The value at `key`; within an optional the result is an optional, and what is not there is none.
+pub(super) fn select(operand: &Value, key: &Key) -> Outcome {
+    match operand {
+        Value::Map(map) => map.find(key).map_or_else(|| error(format!("no such key: {key}")), Ok),
+        Value::Optional(Some(list)) if matches!(**list, Value::List(_)) => select(list, key),
+        Value::Optional(_) => Ok(Value::Optional(present(operand, key).map(Arc::new))),
+        other => no_overload("select", std::slice::from_ref(other)),
+    }
+}

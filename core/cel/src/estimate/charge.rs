@@ -1,7 +1,7 @@
 //! What one call of a function may cost beside its arguments, and how large its result may be: upstream's formulas.
 
+use super::part::{Part, Path, below};
 use super::size::{PER_PATTERN_CHARACTER, Size, scaled};
-use super::{Part, Path};
 use crate::ast::Form;
 use crate::declarations::{QUANTITY, Signature};
 use crate::functions::INCLUDES_MAX;
@@ -174,7 +174,7 @@ impl Call<'_, '_> {
     }
 
     fn element_size(&self, list: &Part<'_>) -> Size {
-        let path = if list.path.is_empty() { Path::new() } else { super::below(&list.path, "@items") };
+        let path = if list.path.is_empty() { Path::new() } else { below(&list.path, "@items") };
         (self.size_of)(&path).unwrap_or(Size::UNKNOWN)
     }
 

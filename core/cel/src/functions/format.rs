@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::misfit;
-use super::text::{printed, quoted};
-use crate::program::Meter;
+use super::builtin::misfit;
+use super::printed::{printed, quoted, shortest};
+use crate::meter::Meter;
 use crate::typing::Type;
 use crate::value::{Outcome, Value, error};
 
@@ -233,26 +233,5 @@ fn inner(value: &Value, meter: &mut Meter) -> Outcome<String> {
         Value::Double(d) if d.is_finite() => Ok(format!("{d:.6}")),
         Value::Double(d) => Ok(format!("\"{}\"", shortest(*d))),
         other => described(other, meter),
-    }
-}
-
-/// The shortest decimal that reads back as `value`; with an exponent below 1e-4 and from 1e6 on.
-pub(super) fn shortest(value: f64) -> String {
-    if value.is_nan() {
-        return "NaN".to_owned();
-    }
-    if value.is_infinite() {
-        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
-    }
-    let scientific = format!("{value:e}");
-    match scientific
-        .split_once('e')
-        .and_then(|(mantissa, exponent)| Some((mantissa, exponent.parse::<i32>().ok()?)))
-    {
-        Some((mantissa, exponent)) if value != 0.0 && !(-4..6).contains(&exponent) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
-        }
-        _ => format!("{value}"),
     }
 }

@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::{Builtin, misfit};
+use super::builtin::{Builtin, misfit};
 use crate::format::{FORMATS, NamedFormat};
+use crate::meter::Meter;
 use crate::network::{Cidr, Ip, Url};
-use crate::program::Meter;
 use crate::quantity::{Format, Quantity};
 use crate::value::{Map, Outcome, Value, error};
 use crate::version::Version;

@@ -4,9 +4,9 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::misfit;
+use super::builtin::misfit;
 use super::re2::translate;
-use crate::program::Meter;
+use crate::meter::Meter;
 use crate::value::{Outcome, Value, error};
 
 /// Most bytes of a compiled pattern.

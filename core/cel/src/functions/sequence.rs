@@ -3,9 +3,10 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::builtin::{Builtin, misfit};
+use super::conversions::size;
 use super::text::{index_of, last_index_of};
-use super::{Builtin, misfit, size};
-use crate::program::Meter;
+use crate::meter::Meter;
 use crate::value::{Fault, Outcome, Value, error};
 
 pub(super) const GLOBAL: &[(&str, Builtin)] = &[
@@ -161,7 +162,7 @@ fn sum(args: &[Value], meter: &mut Meter) -> Outcome {
     meter.charge_product(list.len(), 1)?;
     let mut elements = list.iter();
     let Some(first) = elements.next() else { return Ok(Value::Int(0)) };
-    elements.try_fold(first.clone(), |total, element| super::add(&[total, element.clone()], meter))
+    elements.try_fold(first.clone(), |total, element| super::operators::add(&[total, element.clone()], meter))
 }
 
 fn extreme(args: &[Value], meter: &mut Meter, wanted: Ordering) -> Outcome {

@@ -1,8 +1,10 @@
 //! Functions on strings: the standard ones, and version 2 of the `strings` extension.
 
+use super::builtin::{Builtin, misfit};
+use super::format;
 use super::pattern::Hunt;
-use super::{Builtin, format, misfit};
-use crate::program::Meter;
+use super::printed::quoted;
+use crate::meter::Meter;
 use crate::value::{Outcome, Value, error};
 
 pub(super) const GLOBAL: &[(&str, Builtin)] = &[
@@ -163,44 +165,4 @@ fn join(args: &[Value], meter: &mut Meter) -> Outcome {
         joined.push_str(element);
     }
     Ok(Value::text(joined))
-}
-
-/// The text as a literal of the language.
-pub(super) fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{b}' => out.push_str("\\v"),
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// What `string(value)` yields; `None` for a type that it does not take.
-pub(super) fn printed(value: &Value) -> Option<Outcome<String>> {
-    Some(match value {
-        Value::String(text) => Ok(text.to_string()),
-        Value::Bool(b) => Ok(b.to_string()),
-        Value::Int(i) => Ok(i.to_string()),
-        Value::Uint(u) => Ok(u.to_string()),
-        Value::Double(d) => Ok(format::shortest(*d)),
-        Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => Ok(text.to_owned()),
-            Err(_) => error("invalid UTF-8 in bytes, cannot convert to string"),
-        },
-        Value::Ip(ip) => Ok(ip.0.to_string()),
-        Value::Cidr(cidr) => Ok(cidr.to_string()),
-        _ => return None,
-    })
 }

@@ -16,7 +16,7 @@ use super::{none, root, rust_files};
 const LIST: &str = "tests/tests/repository/tidy/circles.txt";
 
 /// Crates whose modules below the root are one flat piece: simulated drivers.
-const FLAT: &[&str] = &["core/cel/src/", "driver/backends/sim/cuda/src/", "driver/backends/sim/device/src/"];
+const FLAT: &[&str] = &["driver/backends/sim/cuda/src/", "driver/backends/sim/device/src/"];
 
 type Circle = BTreeSet<String>;
 

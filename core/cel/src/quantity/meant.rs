@@ -1,25 +1,7 @@
 //! Amounts of the command line that Kubernetes refuses: `8GiB`, `8gi`, `8 Gi`, `8GB`.
 
-use super::{Quantity, QuantityError};
-
 /// Longest text that is read.
 const TEXT_BYTES_MAX: usize = 64;
-
-// === impl Quantity ===
-
-impl Quantity {
-    /// Reads an amount of a command line: a quantity of Kubernetes, or a text with one meaning (`8GiB`, `8gi`, `8 Gi`). `8GB` is
-    /// refused, because it is used for 8Gi and for 8G.
-    ///
-    /// # Errors
-    /// [`QuantityError`], with the possible meanings of the text.
-    pub fn typed(text: &str) -> Result<Self, QuantityError> {
-        text.parse().or_else(|error: QuantityError| match &error.meant[..] {
-            [only] => only.parse(),
-            _ => Err(error),
-        })
-    }
-}
 
 /// The quantities that an invalid quantity may stand for.
 pub(super) fn meant(text: &str) -> Vec<String> {
