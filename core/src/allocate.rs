@@ -19,13 +19,19 @@
 //! - what is remembered between searches never changes an answer, only how fast it comes.
 
 mod candidates;
+mod claim_plan;
 mod constraints;
 mod demand;
 mod explain;
+mod facts;
 mod groups;
 mod held;
+mod holders;
 mod index;
 mod memo;
+mod named;
+mod numbers;
+mod options;
 mod place;
 mod pools;
 mod problem;
@@ -43,12 +49,14 @@ pub use explain::{
     RequestExplanation,
 };
 pub use held::{Excess, HoldError, NotHeld, SumViolation};
+pub use numbers::NodeIndex;
+pub use options::{Limits, Memory, Release};
 pub use place::{Candidates, Progress};
 pub use problem::{InputProblem, PoolFault};
 pub use refusal::{
     NodesTried, PlacementRefusal, RESULTS_MAX, Reach, SelectorFailure, SelectorOrigin, Shortage,
 };
-pub use world::{Limits, Memory, NodeIndex, Release, World};
+pub use world::World;
 
 #[cfg(test)]
 mod tests;

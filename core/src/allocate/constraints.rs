@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::index::{EntryNo, Index, numbered};
-use super::world::Release;
+use super::options::Release;
 use crate::dra::{AttributeValue, ConstraintRule};
 
 numbered! {

@@ -15,17 +15,21 @@ mod guard;
 mod judge;
 mod reason;
 mod release;
+mod release_order;
 mod remedy;
+mod request;
 
-use super::place::{Candidates, NamedAlternative};
+use super::named::NamedAlternative;
+use super::numbers::NodeIndex;
+use super::place::Candidates;
 use super::problem::PoolFault;
 use super::refusal::PlacementRefusal;
-use super::world::{NodeIndex, World};
-use crate::dra::{AllocationMode, AllocationResult, DeviceId, RequestKind, ResourceClaim};
-pub use change::Change;
+use super::world::World;
+use crate::dra::{AllocationResult, RequestKind, ResourceClaim};
+pub use change::{Change, ChangesTried};
 pub use reason::{ReasonGroup, RejectReason};
-pub(super) use release::ReleaseOrder;
-pub use remedy::ChangesTried;
+pub(super) use release_order::ReleaseOrder;
+pub use request::{Rejection, RequestExplanation};
 
 /// How many of the nodes that refuse are looked at device by device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,50 +66,6 @@ pub struct NodeExplanation {
     pub pools: Vec<(String, PoolFault)>,
     /// The first request that cannot be served once those before it are; one entry an alternative.
     pub requests: Vec<RequestExplanation>,
-}
-
-/// What each device of a node says to one alternative of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestExplanation {
-    /// The claim, as namespace/name.
-    pub claim: String,
-    /// `request`, or `request/subrequest`.
-    pub request: String,
-    /// How many devices it wants.
-    pub wanted: AllocationMode,
-    /// Devices that would serve it, in the order of search.
-    pub usable: Vec<DeviceId>,
-    /// Devices that would not, in the order of search.
-    pub rejected: Vec<Rejection>,
-}
-
-/// A device and the first reason why it does not serve a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// The device.
-    pub device: DeviceId,
-    /// Why not.
-    pub reason: RejectReason,
-}
-
-// === impl RequestExplanation ===
-
-impl RequestExplanation {
-    /// The reasons without their devices, and how many devices each keeps off: the nearest misses first, and of those the
-    /// most frequent. What a selector leaves out was never meant.
-    #[must_use]
-    pub fn groups(&self) -> Vec<(ReasonGroup, usize)> {
-        let mut groups: Vec<(ReasonGroup, usize)> = Vec::new();
-        for rejection in &self.rejected {
-            let group = rejection.reason.group();
-            match groups.iter_mut().find(|(known, _)| *known == group) {
-                Some((_, count)) => *count += 1,
-                None => groups.push((group, 1)),
-            }
-        }
-        groups.sort_by_key(|(group, count)| (group.distance(), std::cmp::Reverse(*count)));
-        groups
-    }
 }
 
 // === impl World ===

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::index::{DeviceEntry, NumberMap, SliceFacts, SliceNo, VersionNo, numbered};
+use super::facts::{DeviceEntry, SliceFacts};
+use super::numbers::{NumberMap, SliceNo, VersionNo, numbered};
 use crate::dra::{CounterConsumption, ResourceSlice};
 
 numbered! {

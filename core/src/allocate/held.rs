@@ -1,46 +1,13 @@
 //! What claims hold: taken in from their allocations, given back by UID, recounted from scratch on demand.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-
-use super::index::{CounterUse, DeviceNo, Index, NumberMap};
+use super::holders::{ClaimHolder, DeviceShare, HeldResult};
+use super::index::{CounterUse, DeviceNo, Index};
+use super::named::name_of;
 use super::problem::InputProblem;
 use super::state::{DeviceState, State};
 use super::world::World;
-use crate::dra::{Access, AllocationResult, DeviceId, DeviceResult, ResourceClaim};
+use crate::dra::{Access, AllocationResult, DeviceId, ResourceClaim};
 use crate::quantity::Quantity;
-
-/// All holders, by UID and by device.
-#[derive(Clone, Debug, Default)]
-pub(super) struct HolderIndex {
-    claims: HashMap<String, ClaimHolder>,
-    /// The claim of each holding of a device, as namespace/name.
-    by_device: NumberMap<DeviceNo, Vec<Arc<str>>>,
-}
-
-/// One claim that holds something.
-#[derive(Clone, Debug)]
-pub(super) struct ClaimHolder {
-    /// namespace/name
-    pub(super) claim: Arc<str>,
-    pub(super) holdings: Vec<HeldResult>,
-    pub(super) unknown: Vec<DeviceId>,
-}
-
-/// One result of an allocation, without those of administrative access.
-#[derive(Clone, Debug)]
-pub(super) struct HeldResult {
-    pub(super) device: DeviceNo,
-    pub(super) part: DeviceShare,
-}
-
-/// How much of a device.
-#[derive(Clone, Debug)]
-pub(super) enum DeviceShare {
-    Whole,
-    /// A share, with what its result records; empty: it records nothing.
-    Share(BTreeMap<String, Quantity>),
-}
 
 /// Why an allocation is not taken in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -290,43 +257,6 @@ impl World {
     }
 }
 
-// === impl HolderIndex ===
-
-impl HolderIndex {
-    /// Every holder with its UID, in no order.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&String, &ClaimHolder)> {
-        self.claims.iter()
-    }
-
-    /// The claims that hold any of the devices, as namespace/name, each once and in order.
-    pub(super) fn of(&self, devices: impl IntoIterator<Item = DeviceNo>) -> Vec<String> {
-        let holders = devices.into_iter().filter_map(|device| self.by_device.get(&device)).flatten();
-        let names: BTreeSet<&str> = holders.map(|claim| &**claim).collect();
-        names.into_iter().map(str::to_owned).collect()
-    }
-
-    fn insert(&mut self, uid: String, holder: ClaimHolder) {
-        for holding in &holder.holdings {
-            self.by_device.entry(holding.device).or_default().push(Arc::clone(&holder.claim));
-        }
-        self.claims.insert(uid, holder);
-    }
-
-    fn remove(&mut self, uid: &str) -> Option<ClaimHolder> {
-        let holder = self.claims.remove(uid)?;
-        for holding in &holder.holdings {
-            let Some(names) = self.by_device.get_mut(&holding.device) else { continue };
-            if let Some(at) = names.iter().position(|claim| Arc::ptr_eq(claim, &holder.claim)) {
-                names.swap_remove(at);
-            }
-            if names.is_empty() {
-                self.by_device.remove(&holding.device);
-            }
-        }
-        Some(holder)
-    }
-}
-
 fn compare<T: PartialEq + std::fmt::Debug>(
     what: &'static str,
     kept: &[T],
@@ -341,11 +271,6 @@ fn compare<T: PartialEq + std::fmt::Debug>(
             recounted: format!("{:?}", recounted[which]),
         }),
     }
-}
-
-/// namespace/name
-pub(super) fn name_of(claim: &ResourceClaim) -> String {
-    format!("{}/{}", claim.namespace, claim.name)
 }
 
 fn charge(state: &mut State, index: &Index, holding: &HeldResult) {
@@ -399,20 +324,3 @@ fn settle(
 }
 
 // === impl DeviceShare ===
-
-impl DeviceShare {
-    fn of(result: &DeviceResult) -> Self {
-        match result.share_id {
-            None => Self::Whole,
-            Some(_) => Self::Share(result.consumed_capacity.clone()),
-        }
-    }
-
-    /// What it takes of a capacity of a shareable device, in nano-units.
-    pub(super) fn amount(&self, capacity: &str) -> i128 {
-        match self {
-            Self::Whole => 0,
-            Self::Share(consumed) => consumed.get(capacity).map_or(0, |amount| amount.nanos()),
-        }
-    }
-}

@@ -12,62 +12,17 @@
 mod numbering;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Range;
 
+pub(super) use super::facts::{
+    CounterFacts, CounterSlot, CounterUse, DeviceEntry, DeviceFacts, Draw, PoolFacts, Profile, RelativeDraw,
+    SliceFacts, Version,
+};
 use super::groups::CompatibilityIndex;
-use super::problem::PoolFault;
-use crate::dra::{Device, DeviceCapacity, DeviceId, NodeSelection, ResourceSlice, Sharing};
+pub(super) use super::numbers::{
+    CounterNo, DeviceNo, EntryNo, NumberMap, PoolNo, ProfileNo, SliceNo, SlotNo, VersionNo, numbered,
+};
+use crate::dra::{Device, DeviceId, NodeSelection, ResourceSlice};
 use crate::quantity::Quantity;
-
-macro_rules! numbered {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub(super) struct $name(pub(super) u32);
-
-        impl $name {
-            /// The number of the item that is pushed next to a list of this length.
-            pub(super) fn after(length: usize) -> Self {
-                // Four thousand million items do not fit in memory, so this never saturates.
-                Self(u32::try_from(length).unwrap_or(u32::MAX))
-            }
-
-            /// As an index.
-            pub(super) const fn at(self) -> usize {
-                self.0 as usize
-            }
-        }
-    )*};
-}
-
-pub(super) use numbered;
-
-numbered! {
-    /// A (driver, pool name) pair.
-    PoolNo,
-    /// One generation of a pool.
-    VersionNo,
-    /// A device identity.
-    DeviceNo,
-    /// One description of a device.
-    EntryNo,
-    /// One counter of one counter set of one pool version.
-    SlotNo,
-    /// A distinct counter.
-    CounterNo,
-    /// A distinct capacity map.
-    ProfileNo,
-    /// A slice.
-    SliceNo,
-}
-
-/// A map by numbers of this world, which no outside input chooses.
-pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
-
-/// Mixes numbers by a multiplication each: a few of the default hasher's nanoseconds are most of a look-up here.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NumberHasher(u64);
 
 /// Everything published, by number.
 #[derive(Debug, Default)]
@@ -90,133 +45,6 @@ pub(super) struct Index {
     again: NumberMap<DeviceNo, Vec<EntryNo>>,
     by_name: HashMap<String, HashMap<String, PoolNo>>,
     pub(super) compatibility: CompatibilityIndex,
-}
-
-/// What is known of a slice beside its text.
-#[derive(Debug)]
-pub(super) struct SliceFacts {
-    pub(super) version: VersionNo,
-    pub(super) entries: Range<u32>,
-    /// First reference to a counter that the pool version does not have.
-    pub(super) dangling: Option<PoolFault>,
-}
-
-/// One pool.
-#[derive(Debug)]
-pub(super) struct PoolFacts {
-    pub(super) driver: String,
-    pub(super) name: String,
-    /// All its slices of all generations, as given.
-    pub(super) slices: Vec<SliceNo>,
-    /// In the order of their names.
-    devices: Vec<DeviceNo>,
-}
-
-/// One generation of a pool.
-#[derive(Debug)]
-pub(super) struct Version {
-    pub(super) pool: PoolNo,
-    pub(super) slots: Range<u32>,
-    pub(super) duplicate_set: Option<PoolFault>,
-}
-
-/// One device identity.
-#[derive(Debug)]
-pub(super) struct DeviceFacts {
-    pub(super) pool: PoolNo,
-    /// Its first description.
-    pub(super) first: EntryNo,
-}
-
-/// One description of a device.
-#[derive(Clone, Debug)]
-pub(super) struct DeviceEntry {
-    pub(super) device: DeviceNo,
-    pub(super) slice: SliceNo,
-    pub(super) position: u32,
-    pub(super) version: VersionNo,
-    pub(super) profile: ProfileNo,
-    /// Where its used amounts start, one for each capacity of the profile.
-    first_amount: u32,
-    draws: Range<u32>,
-    /// It names counter sets, if only with empty lists: then every counter of the pool is looked at.
-    pub(super) counted: CounterUse,
-    pub(super) sharing: Sharing,
-}
-
-/// Whether a device draws on counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CounterUse {
-    Yes,
-    No,
-}
-
-/// A distinct capacity map, in key order.
-#[derive(Debug)]
-pub(super) struct Profile {
-    pub(super) capacities: Vec<(String, DeviceCapacity)>,
-    /// Whole amounts in nano-units.
-    pub(super) whole: Vec<i128>,
-}
-
-/// One counter of one pool version.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CounterSlot {
-    pub(super) version: VersionNo,
-    counter: CounterNo,
-}
-
-/// A distinct counter: equal cards of different nodes have equal ones.
-#[derive(Debug)]
-pub(super) struct CounterFacts {
-    pub(super) set: String,
-    pub(super) counter: String,
-    pub(super) total: Quantity,
-}
-
-/// What an entry takes from one counter.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Draw {
-    pub(super) slot: SlotNo,
-    pub(super) nanos: i128,
-}
-
-/// A draw that equal devices of different nodes share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct RelativeDraw {
-    /// From the first slot of the pool version.
-    offset: u32,
-    nanos: i128,
-}
-
-// === impl DeviceEntry ===
-
-impl DeviceEntry {
-    /// Where its used amounts start.
-    pub(super) const fn amounts(&self) -> usize {
-        self.first_amount as usize
-    }
-}
-
-// === impl NumberHasher ===
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // The odd number nearest to 2^64 divided by the golden ratio, as in Fibonacci hashing.
-        self.0 = (self.0.rotate_left(29) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u32(SlotNo::after(number).0);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
 }
 
 // === impl Index ===

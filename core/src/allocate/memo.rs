@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::demand::ShapeNo;
 use super::index::{Index, NumberMap, PoolNo};
-use super::world::NodeIndex;
+use super::numbers::NodeIndex;
 use crate::dra::NodeSelection;
 
 /// Log entries kept before all memories start anew: bounds the log under endless churn.

@@ -10,18 +10,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::candidates::{CandidateKind, Soundness};
+use super::claim_plan::{Alternative, ClaimPlan, DeviceCount, Form, RequestPlan};
 use super::constraints::{Constraint, Value};
 use super::demand::{DemandNo, RequestShape, ShapeNo, Trend};
-use super::held::name_of;
 use super::index::EntryNo;
+use super::named::NamedAlternative;
+use super::named::name_of;
+use super::numbers::NodeIndex;
+use super::options::{Memory, Release};
 use super::pools::View;
 use super::problem::PoolFault;
 use super::refusal::{NodesTried, PlacementRefusal, RESULTS_MAX, SelectorFailure};
 use super::results;
-use super::search::{Alternative, ClaimPlan, DeviceCount, Form, PlacementSearch, RequestPlan, Stop};
+use super::search::{PlacementSearch, Stop};
 use super::twins::TwinPolicy;
-use super::world::{Memory, NodeIndex, Release, World};
-use crate::dra::{AllocationResult, ConstraintRule, ExactRequest, RequestKind, ResourceClaim};
+use super::world::World;
+use crate::dra::{AllocationResult, ConstraintRule, ExactRequest, ResourceClaim};
 
 /// On which nodes claims may be placed; they are tried in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -478,25 +482,6 @@ impl World {
                 message: self.selectors.failure(*number, &self.index, entry),
             })),
             None => PlacementRefusal::UnknownNode,
-        }
-    }
-}
-
-/// One alternative of one request of one claim, as its author named it.
-#[derive(Clone, Copy)]
-pub(super) struct NamedAlternative<'a> {
-    pub(super) claim: &'a ResourceClaim,
-    pub(super) request: usize,
-    pub(super) alternative: usize,
-}
-
-impl NamedAlternative<'_> {
-    /// `request`, or `request/subrequest`.
-    pub(super) fn name(self) -> String {
-        let request = &self.claim.requests[self.request];
-        match &request.kind {
-            RequestKind::Exactly(_) => request.name.clone(),
-            RequestKind::FirstAvailable(subs) => format!("{}/{}", request.name, subs[self.alternative].name),
         }
     }
 }

@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::index::{EntryNo, Index, PoolNo, SliceNo};
+use super::options::Release;
 use super::problem::PoolFault;
-use super::world::Release;
 use crate::dra::{Node, NodeSelection};
 
 /// Whether a pool has to be complete.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::place::NamedAlternative;
+use super::named::NamedAlternative;
+use super::numbers::NodeIndex;
+use super::options::Release;
 use super::refusal::PlacementRefusal;
 use super::search::ReservedDevice;
-use super::world::{NodeIndex, Release, World};
+use super::world::World;
 use crate::dra::{
     AllocatedConfig, AllocationResult, ConfigSource, DeviceResult, ExactRequest, NodeRequirement,
     NodeSelection, NodeSelector, NodeSelectorTerm, RequestKind, ResourceClaim, ShareId, Sharing,

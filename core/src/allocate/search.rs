@@ -13,57 +13,16 @@
 //!
 //! Everything taken is on one trail; the state is as before when the trail is empty again.
 
-use std::sync::Arc;
-
-use super::candidates::{Candidate, CandidateKind, CandidateSet, Lane, LaneNo};
-use super::constraints::{AttributeValues, Constraint};
-use super::demand::{Demand, DemandNo, Shape};
+use super::candidates::{Candidate, CandidateKind, CandidateSet, Lane};
+use super::claim_plan::{ClaimPlan, DeviceCount, Form};
+use super::constraints::AttributeValues;
+use super::demand::{Demand, DemandNo};
 use super::index::{CounterUse, EntryNo, Index};
+use super::options::Release;
 use super::refusal::RESULTS_MAX;
 use super::state::{DeviceState, Obstacle, State};
 use super::twins::{TwinPolicy, Twins};
-use super::world::Release;
-use crate::dra::{Access, AllocationMode, Sharing};
-
-/// A claim made ready for one node.
-#[derive(Debug)]
-pub(super) struct ClaimPlan {
-    pub(super) shape: Arc<Shape>,
-    pub(super) requests: Vec<RequestPlan>,
-    /// As many as the shape has.
-    pub(super) constraints: Vec<Constraint>,
-}
-
-/// A request made ready for one node.
-#[derive(Debug)]
-pub(super) struct RequestPlan {
-    pub(super) form: Form,
-    pub(super) alternatives: Vec<Alternative>,
-}
-
-/// Which of the two forms a request has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    Exactly,
-    FirstAvailable,
-}
-
-/// The request, and where it fits.
-#[derive(Debug)]
-pub(super) struct Alternative {
-    pub(super) demand: DemandNo,
-    pub(super) lane: LaneNo,
-    pub(super) access: Access,
-    pub(super) wanted: DeviceCount,
-}
-
-/// How many devices.
-#[derive(Debug)]
-pub(super) enum DeviceCount {
-    Count(usize),
-    /// Exactly these, by position in the set.
-    All(Vec<usize>),
-}
+use crate::dra::{Access, Sharing};
 
 /// A device taken, in the order of taking: the result, and all that is needed to give it back.
 #[derive(Clone, Copy, Debug)]
@@ -119,24 +78,6 @@ struct SearchPosition {
     claim: usize,
     request: usize,
     alternative: usize,
-}
-
-// === impl DeviceCount ===
-
-impl DeviceCount {
-    pub(super) fn count(&self) -> usize {
-        match self {
-            Self::Count(count) => *count,
-            Self::All(positions) => positions.len(),
-        }
-    }
-
-    pub(super) fn of(mode: AllocationMode) -> Self {
-        match mode {
-            AllocationMode::ExactCount(count) => Self::Count(count as usize),
-            AllocationMode::All => Self::All(Vec::new()),
-        }
-    }
 }
 
 // === impl PlacementSearch ===

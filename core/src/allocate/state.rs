@@ -6,7 +6,7 @@
 
 use super::groups::GroupCounts;
 use super::index::{CounterUse, DeviceEntry, DeviceNo, Draw, Index, SlotNo};
-use super::world::Release;
+use super::options::Release;
 use crate::dra::Sharing;
 
 /// Sums over held claims and over the search in flight.

@@ -16,10 +16,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::candidates::{CandidateKind, CandidateSet, Lane, SetNo, Soundness};
+use super::claim_plan::{Alternative, ClaimPlan};
 use super::constraints::{AttributeValues, Value};
 use super::demand::Trend;
 use super::index::{CounterUse, EntryNo, Index};
-use super::search::{Alternative, ClaimPlan};
 use crate::dra::{Access, Sharing};
 
 /// Whether devices are passed over in a search.

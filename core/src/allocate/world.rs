@@ -7,50 +7,16 @@ use super::candidates::{CandidateSet, Lane, LaneNo, SetNo};
 use super::constraints::AttributeValues;
 use super::demand::{BaseNo, DemandNo, Demands};
 use super::explain::ReleaseOrder;
-use super::held::HolderIndex;
+use super::holders::HolderIndex;
 use super::index::{EntryNo, Index, NumberMap};
 use super::memo::{Memo, Neighbourhoods};
+use super::numbers::NodeIndex;
+use super::options::{Limits, Memory, Release};
 use super::pools::{Completeness, Directory, View};
 use super::problem::InputProblem;
 use super::selectors::Selectors;
 use super::state::State;
 use crate::dra::{Device, DeviceClass, DeviceId, Node, ResourceSlice};
-
-/// A node of a [`World`], by its place in the list the world was made from (duplicates left out).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeIndex(pub u32);
-
-/// Whether the world may remember what a search found out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Memory {
-    /// Refusals and used-up devices are remembered until something is released. The answers are the same.
-    #[default]
-    Kept,
-    /// Every search starts from nothing.
-    Off,
-}
-
-/// The scheduler release to follow where releases differ; `docs/developer/upstream-differences.md` lists
-/// where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Release {
-    /// Kubernetes 1.36 and before.
-    #[default]
-    V1_36,
-    /// Kubernetes 1.37 and later.
-    V1_37,
-}
-
-/// Bounds of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Most steps (a device looked at, or a request entered) of one search on one node.
-    pub steps_max: u64,
-    /// Steps after which indistinguishable devices are tried once. The answers are the same.
-    pub steps_before_twins: u64,
-    /// What is remembered between searches.
-    pub memory: Memory,
-}
 
 /// Devices, classes, nodes and holders; see the module text of [`super`].
 #[derive(Debug)]
@@ -90,15 +56,6 @@ pub(super) struct Learnt {
     lanes: Vec<Lane>,
     lane_numbers: NumberMap<(DemandNo, NodeIndex), LaneNo>,
     memo: Memo,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        // Upstream stops after 10 s a node. Ten million steps are about a second, and far beyond what any claim needs
-        // that can be served.
-        // Nearly every search is far shorter than the twins' thousands, and is not held up by looking for them.
-        Self { steps_max: 10_000_000, steps_before_twins: 5_000, memory: Memory::Kept }
-    }
 }
 
 // === impl World ===

@@ -2,10 +2,18 @@
 
 use std::fmt;
 
-use super::judge::attribute;
 use crate::allocate::refusal::SelectorOrigin;
 use crate::dra::{ConstraintRule, Taint};
 use crate::quantity::Quantity;
+
+/// What the search for a change has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangesTried {
+    /// Every change that this module knows.
+    All,
+    /// As many as a bounded amount of work allows.
+    Some,
+}
 
 /// A single change that places refused claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,5 +133,12 @@ impl fmt::Display for Change {
                 write!(f, "wait until the driver has published all of {}", pools.join(", "))
             }
         }
+    }
+}
+
+/// The attribute of a constraint.
+pub(super) fn attribute(rule: &ConstraintRule) -> &str {
+    match rule {
+        ConstraintRule::Match(name) | ConstraintRule::Distinct(name) => name,
     }
 }

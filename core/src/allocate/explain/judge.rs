@@ -1,16 +1,20 @@
 //! One request against every device of a node, in the state as it is.
 
-use super::{RejectReason, Rejection, RequestExplanation};
+use super::change::attribute;
+use super::reason::RejectReason;
+use super::request::{Rejection, RequestExplanation};
 use crate::allocate::constraints::lookup;
 use crate::allocate::demand::DemandNo;
-use crate::allocate::held::name_of;
 use crate::allocate::index::{CounterUse, DeviceEntry, DeviceNo, EntryNo, NumberMap, SlotNo, VersionNo};
-use crate::allocate::place::NamedAlternative;
+use crate::allocate::named::NamedAlternative;
+use crate::allocate::named::name_of;
+use crate::allocate::numbers::NodeIndex;
+use crate::allocate::options::Release;
 use crate::allocate::pools::device_concerns;
 use crate::allocate::refusal::Shortage;
 use crate::allocate::selectors::{EvaluatedDevice, SelectorOutcome};
 use crate::allocate::taints;
-use crate::allocate::world::{NodeIndex, Release, World};
+use crate::allocate::world::World;
 use crate::dra::{
     Access, AllocationMode, AllocationResult, AttributeValue, ConstraintRule, DeviceId, ExactRequest,
     RequestKind, Sharing,
@@ -252,12 +256,6 @@ impl World {
             };
             reason(Some(value.clone()), Some(against?.clone()))
         })
-    }
-}
-
-pub(super) fn attribute(rule: &ConstraintRule) -> &str {
-    match rule {
-        ConstraintRule::Match(name) | ConstraintRule::Distinct(name) => name,
     }
 }
 

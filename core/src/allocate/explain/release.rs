@@ -6,33 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::change::Change;
-use super::remedy::{ChangesTried, Question};
-use crate::allocate::held::{ClaimHolder, DeviceShare, HeldResult};
+use super::change::{Change, ChangesTried};
+use super::release_order::{ReleaseOrder, ReleasedClaim};
+use super::remedy::Question;
+use crate::allocate::holders::{ClaimHolder, DeviceShare, HeldResult};
 use crate::allocate::index::ProfileNo;
 use crate::allocate::memo::Neighbourhood;
-use crate::allocate::world::{NodeIndex, World};
+use crate::allocate::numbers::NodeIndex;
+use crate::allocate::world::World;
 
 /// Claims that are released for a try: the first of each kind, then the second, and so on.
 const RELEASES_MAX: usize = 4_000;
-
-/// The claims that are released for a try, in order.
-#[derive(Debug)]
-pub(in crate::allocate) struct ReleaseOrder {
-    first: Vec<ReleasedClaim>,
-    /// Whether there are more claims that hold something.
-    tried: ChangesTried,
-}
-
-/// A claim that holds something.
-#[derive(Debug)]
-struct ReleasedClaim {
-    uid: String,
-    /// namespace/name
-    claim: Arc<str>,
-    /// How many devices and shares.
-    holds: usize,
-}
 
 /// How much a claim holds, and of what: claims of one kind free as much.
 type HoldingKind = Vec<(ProfileNo, u32, Vec<i128>)>;

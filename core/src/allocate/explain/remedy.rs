@@ -11,15 +11,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::change::Change;
-use crate::allocate::held::name_of;
+use super::change::{Change, ChangesTried};
 use crate::allocate::index::ProfileNo;
 use crate::allocate::memo::Neighbourhood;
+use crate::allocate::named::name_of;
+use crate::allocate::numbers::NodeIndex;
 use crate::allocate::place::Candidates;
 use crate::allocate::pools::{Completeness, Directory};
 use crate::allocate::problem::PoolFault;
 use crate::allocate::refusal::{PlacementRefusal, Reach};
-use crate::allocate::world::{NodeIndex, World};
+use crate::allocate::world::World;
 use crate::dra::{
     Access, AllocationMode, CapacityRestriction, DeviceCapacity, ExactRequest, RequestKind, ResourceClaim,
     Taint, TaintEffect, Toleration, TolerationOperator,
@@ -33,15 +34,6 @@ const WORK_MAX: u64 = 20_000_000;
 const STEPS_MAX: u64 = 200_000;
 /// Nodes that are searched between two looks at the work done.
 const NODES_AT_ONCE: usize = 64;
-
-/// What the search for a change has seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangesTried {
-    /// Every change that this module knows.
-    All,
-    /// As many as a bounded amount of work allows.
-    Some,
-}
 
 /// The requested claims, and where.
 pub(super) struct Question<'a> {

@@ -145,6 +145,7 @@ fn circles_of_files_are_found() {
         ("use super::Own;", "", "pub(crate) use one::A; pub struct Own;", &[]),
         ("use super::Own;", "", "pub(crate) use one::A; pub struct Own(A);", &["low low/one"]),
         ("use super::Own;", "", "use one::A; pub struct Own;", &["low low/one"]),
+        ("use super::Own; pub fn one() {}", "", "mod one; pub use one::one; pub struct Own;", &[]),
         ("const X: &[char] = &['\"']; use super::two::B;", "use super::one::A;", "", &[TWO]),
     ] {
         let files = [

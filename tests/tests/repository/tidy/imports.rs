@@ -197,6 +197,11 @@ impl Module {
                         length += item_length(&tokens[at + 1..=at + 3]);
                     }
                 }
+                // A declaration is no use.
+                Token::Word("mod") => {
+                    reach = Reach::Private;
+                    length += 1;
+                }
                 Token::Word(word) => {
                     reach = Reach::Private;
                     let is_pointer = at > 0 && tokens[at - 1] == Token::Mark('*');
