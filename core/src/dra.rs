@@ -6,6 +6,7 @@
 //!
 //! - [`mod@slice`]: what drivers publish: slices, devices, counters, capacity and its policies, taints;
 //! - [`claim`]: what users ask for: claims, requests, constraints, configuration, classes;
+//! - [`toleration`], [`opaque_config`]: what claims and results have in common;
 //! - [`allocation`]: what the allocator answers: results, shares, consumed capacity;
 //! - [`node`]: where it may be: nodes and node selectors;
 //! - [`shared`], [`device_attributes`]: what equal nodes have in common is one value in memory.
@@ -14,19 +15,22 @@ pub mod allocation;
 pub mod claim;
 pub mod device_attributes;
 pub mod node;
+pub mod opaque_config;
 pub mod shared;
 pub mod slice;
+pub mod toleration;
 
 pub use allocation::{AllocatedConfig, AllocationResult, ConfigSource, DeviceId, DeviceResult, ShareId};
 pub use claim::{
-    AllocationMode, ConstraintRule, DeviceClass, DeviceConstraint, DeviceRequest, ExactRequest, OpaqueConfig,
-    RequestConfig, RequestKind, ResourceClaim, SubRequest, Toleration, TolerationOperator,
+    AllocationMode, ConstraintRule, DeviceClass, DeviceConstraint, DeviceRequest, ExactRequest,
+    RequestConfig, RequestKind, ResourceClaim, SubRequest,
 };
-pub use device_attributes::DeviceAttributes;
+pub use device_attributes::{AttributeValue, DeviceAttributes};
 pub use node::{Node, NodeRequirement, NodeSelector, NodeSelectorTerm, SelectorOperator};
+pub use opaque_config::OpaqueConfig;
 pub use shared::SharedValue;
 pub use slice::{
-    Access, AttributeValue, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device,
-    DeviceCapacity, DeviceDescription, Devices, NodeSelection, Pool, ResourceSlice, Sharing, Taint,
-    TaintEffect,
+    Access, CapacityPolicy, CapacityRestriction, CounterConsumption, CounterSet, Device, DeviceCapacity,
+    DeviceDescription, Devices, NodeSelection, Pool, ResourceSlice, Sharing, Taint, TaintEffect,
 };
+pub use toleration::{Toleration, TolerationOperator};

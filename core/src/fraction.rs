@@ -24,62 +24,25 @@
 //!   whole card.
 
 mod ascii;
+mod ask;
 mod nominal;
 mod resource_name;
 mod words;
 
 use crate::catalogue::{CardModel, called};
 use crate::id::{ModelId, TemplateName};
-use crate::partition::{PartitionTable, ShareSupport, Template};
+use crate::partition::{ShareSupport, Template};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};
 use ascii::in_ascii;
+pub use ask::{Ask, AskedPart, FractionChoice, ModelOffers};
+use nominal::templates;
 use resource_name::{PluginResource, ResourceName, chips_of_one_resource};
 pub use resource_name::{mig_resource, vnpu_resource_size, vnpu_template};
 use words::{KnownNames, OfferList, is_of_memory};
 
 /// Longest text that is looked at; the longest sensible one has half of it.
 const TEXT_BYTES_MAX: usize = 128;
-
-/// A requested part of a card.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Of which model, as written; `None`: of any.
-    pub model: Option<String>,
-    /// Of cards of which vendor; `None`: of any.
-    pub vendor: Option<&'static str>,
-    /// Which part.
-    pub part: AskedPart,
-    /// How many of it; 1 unless the text says otherwise.
-    pub count: u32,
-}
-
-/// Which part of a card.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AskedPart {
-    /// A fraction; 1 is the whole card.
-    Fraction(Fraction),
-    /// That much memory.
-    Memory(Bytes),
-    /// A share of that much memory and compute.
-    Share {
-        /// Its memory.
-        memory: Bytes,
-        /// Its compute; 0 is best effort.
-        cores: Cores,
-    },
-    /// A share of a part of a card's memory, as percentages of device plugins ask for.
-    ShareOf {
-        /// The part of its memory; 1 is all of it.
-        memory: Fraction,
-        /// Its compute; 0 is best effort.
-        cores: Cores,
-    },
-    /// Memory of a device plugin's resource, which rounds up to the nominal size of a template.
-    Nominal(Bytes),
-    /// A template, a model, or both: only the models at hand can tell.
-    Named(String),
-}
 
 /// What one model has for an ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,22 +51,6 @@ pub struct FractionMatch {
     pub model: ModelId,
     /// What of it.
     pub choice: FractionChoice,
-}
-
-/// What of a card answers an ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FractionChoice {
-    /// All of it.
-    Whole,
-    /// Any one of these templates, the nearest first.
-    Templates(Vec<TemplateName>),
-    /// A share of the card.
-    Share {
-        /// Its memory.
-        memory: Bytes,
-        /// Its compute; 0 is best effort.
-        cores: Cores,
-    },
 }
 
 /// Why a text is no ask.
@@ -141,17 +88,6 @@ pub enum ResolveError {
         /// What the models have instead.
         offers: Vec<ModelOffers>,
     },
-}
-
-/// What a model could give.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelOffers {
-    /// The model.
-    pub model: ModelId,
-    /// Its parts by fraction, smallest first, with the templates.
-    pub parts: Vec<(Fraction, Vec<TemplateName>)>,
-    /// Memory that shares can be taken of, where the card can be shared.
-    pub shares_of: Option<Bytes>,
 }
 
 /// Decimals of a percentage or of a decimal fraction at most.
@@ -441,20 +377,6 @@ fn with_template_like(models: &[&CardModel], will_do: impl Fn(&str) -> bool) -> 
         Some(FractionMatch { model: model.id.clone(), choice: FractionChoice::Templates(vec![template]) })
     };
     models.iter().filter_map(of).collect()
-}
-
-// === impl Ask ===
-
-impl Ask {
-    /// One such part, of any card.
-    #[must_use]
-    pub const fn one(part: AskedPart) -> Self {
-        Self { model: None, vendor: None, part, count: 1 }
-    }
-}
-
-fn templates(model: &CardModel) -> impl Iterator<Item = &Template> {
-    model.table().into_iter().flat_map(|t: &PartitionTable| &t.templates)
 }
 
 fn known(models: &[&CardModel]) -> Vec<String> {

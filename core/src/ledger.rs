@@ -18,6 +18,7 @@
 //! a same-mode rule are all whole or all split.
 
 mod account;
+mod holding;
 mod refusal;
 mod report;
 
@@ -25,12 +26,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::card::{Card, Inventory};
 use crate::catalogue::{CardModel, CardRule, Catalogue, RuleAttribute, RuleScope};
-use crate::dra::ShareId;
 use crate::id::{CardUuid, ClaimUid};
-use crate::partition::Part;
-use crate::units::{Bytes, Cores};
 
 use account::{Account, CardUse};
+pub use holding::{Holding, Take};
 pub use refusal::{BrokenInvariant, CounterShortage, HoldRefusal, Holder, LedgerProblem};
 pub use report::{CardReport, CounterReport, PartReport, TemplateRoom};
 
@@ -40,39 +39,6 @@ pub struct Ledger {
     accounts: Vec<Account>,
     by_card: BTreeMap<CardUuid, usize>,
     claims: BTreeMap<ClaimUid, Vec<LedgerEntry>>,
-}
-
-/// One thing held by one claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
-    /// The claim that holds it.
-    pub claim: ClaimUid,
-    /// Request of the claim, `request` or `request/subrequest`.
-    pub request: String,
-    /// Share, where the device is shared.
-    pub share: Option<ShareId>,
-    /// On which card.
-    pub card: CardUuid,
-    /// Which part of it.
-    pub part: Part,
-    /// How much of the part.
-    pub take: Take,
-}
-
-/// How much of a part is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
-    /// All of it, alone.
-    Exclusive,
-    /// A bounded share beside others; slots are held so too.
-    Share {
-        /// Memory of the share.
-        memory: Bytes,
-        /// Compute in percent of the whole card; 0 is best effort and holds none.
-        cores: Cores,
-    },
-    /// Admin access: seen, not held.
-    Nothing,
 }
 
 /// What came of a hold.

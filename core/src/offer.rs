@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub mod amounts;
 mod attributes;
 mod busy;
+mod card_devices;
 mod choose;
 pub mod classes;
 mod copies;
@@ -30,6 +31,7 @@ mod counters;
 mod device;
 pub mod legacy;
 mod names;
+mod offered;
 pub mod order;
 pub mod policy;
 mod problem;
@@ -44,84 +46,22 @@ pub use choose::LayoutReason;
 pub use classes::classes;
 pub use device::{CAPACITY_CORES, CAPACITY_MEMORY, TAINT_LAYOUT, TAINT_OCCUPIED, TAINT_UNHEALTHY};
 pub use names::{PoolKind, pool_name};
+pub use offered::{CardOutcome, DRIVER, OfferedPart, Offers};
 pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
 pub use problem::OfferProblem;
 pub use server::{CounterNodes, CounterStance, ServerVersion, Support};
 
 use crate::card::{Card, Health, Inventory, NotedFault, Supply, Unwell};
-use crate::dra::{CounterSet, DeviceId, ResourceSlice, Sharing};
+use crate::dra::Sharing;
 use crate::id::{CardUuid, NodeName};
-use crate::partition::{CounterVector, Part};
-use crate::units::{Bytes, Cores};
+use crate::units::Bytes;
 
+use card_devices::CardDevices;
 use choose::{AutoCounters, LayoutChoice, ResolvedLayout};
 use counters::CardCounters;
 use device::{CardContext, Maker, PartDevice};
 use slices::{PoolDraft, Rank};
 use tables::Tables;
-
-/// Name of the driver, and the domain of its attributes.
-pub const DRIVER: &str = "aliquot.dev";
-
-/// Everything a node offers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offers {
-    /// Slices as published, in their order; all of generation [`Offers::FIRST_GENERATION`], which the publisher raises.
-    pub slices: Vec<ResourceSlice>,
-    /// What each device stands for.
-    pub parts: BTreeMap<DeviceId, OfferedPart>,
-    /// What came of each card, by index.
-    pub cards: Vec<CardOutcome>,
-    /// What is wrong with the policy as a whole, and with the inventory.
-    pub problems: Vec<OfferProblem>,
-    /// What the devices of idle cards stand for in the other layout that `auto` has for them: the scheduler may have
-    /// allocated one just before the layout changed.
-    pub other_parts: BTreeMap<DeviceId, OfferedPart>,
-    /// Whether the node counts among those with counters; `None`: it has no card for them.
-    pub counter_stance: Option<CounterStance>,
-}
-
-/// What one device stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OfferedPart {
-    /// The card.
-    pub card: CardUuid,
-    /// Which part of it.
-    pub part: Part,
-    /// The layout of the card; never [`LayoutKind::Auto`].
-    pub layout: LayoutKind,
-    /// Whether several claims may hold shares of it.
-    pub sharing: Sharing,
-    /// Memory that all its holders have together.
-    pub memory: Bytes,
-    /// Compute that all its holders have together.
-    pub cores: Cores,
-    /// What it takes of the card, all counters; empty where the card has none.
-    pub takes: CounterVector,
-}
-
-/// What came of one card, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CardOutcome {
-    /// The card.
-    pub card: CardUuid,
-    /// Its index.
-    pub index: u32,
-    /// What the policy says.
-    pub asked: LayoutKind,
-    /// Number of the rule that says so, from 1; `None`: the default.
-    pub rule: Option<usize>,
-    /// What it is published as; `None`: not at all.
-    pub layout: Option<LayoutKind>,
-    /// Why.
-    pub reason: LayoutReason,
-    /// Pool of its devices.
-    pub pool: Option<String>,
-    /// Number of its devices.
-    pub devices: usize,
-    /// What the admin should know.
-    pub problems: Vec<OfferProblem>,
-}
 
 /// What is held of each card now: the fullest cards are offered first, and cards that are held keep their layout. Cards
 /// that are absent count as free.
@@ -360,27 +300,6 @@ fn with_health(mut choice: LayoutChoice, card: &Card, server: ServerVersion) -> 
     choice
 }
 
-/// All devices of one card.
-struct CardDevices {
-    layout: LayoutKind,
-    pool: PoolKind,
-    groups: Vec<(Rank, Vec<PartDevice>)>,
-    set: Option<CounterSet>,
-    problems: Vec<OfferProblem>,
-}
-
-impl CardDevices {
-    /// What each device stands for, by its name on this node.
-    fn parts(&self, node: &NodeName) -> impl Iterator<Item = (DeviceId, OfferedPart)> {
-        let pool = pool_name(node, self.pool);
-        let id = move |built: &PartDevice| {
-            let (driver, pool) = (DRIVER.to_owned(), pool.clone());
-            (DeviceId { driver, pool, device: built.device.name.clone() }, built.offered.clone())
-        };
-        self.groups.iter().flat_map(|(_, group)| group).map(id)
-    }
-}
-
 fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {
     let Surroundings { node, card, tables, server, evict } = *around;
     let facts = tables.facts(card).map(|(_, facts)| facts);
@@ -422,17 +341,6 @@ fn card_itself(maker: &mut Maker<'_>) -> (Rank, Vec<PartDevice>) {
     match maker.sharing_of_card() {
         Sharing::Shareable => (Rank::SharedCard, vec![maker.card(Sharing::Shareable)]),
         Sharing::Exclusive => (Rank::WholeCard, vec![maker.card(Sharing::Exclusive)]),
-    }
-}
-
-impl Offers {
-    /// Generation of every pool as made here.
-    pub const FIRST_GENERATION: i64 = 1;
-
-    /// What came of one card.
-    #[must_use]
-    pub fn outcome(&self, card: &CardUuid) -> Option<&CardOutcome> {
-        self.cards.iter().find(|outcome| outcome.card == *card)
     }
 }
 

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 pub use check::{PlanProblem, check};
-pub use step::{Step, Undo};
+pub use step::{Plan, Step, Undo};
 
 use crate::card::{Card, Inventory};
 use crate::disposition::Disposition;
@@ -65,19 +65,6 @@ pub struct DeviceAsk {
     pub settings: ShareSettings,
     /// What it demands of a partition.
     pub demand: Option<PartitionDemand>,
-}
-
-/// Everything that is to be done for one claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// UID of the claim.
-    pub claim: ClaimUid,
-    /// `namespace/name`, for messages.
-    pub name: String,
-    /// What the claim gets, in the order of its allocation.
-    pub grants: Vec<Grant>,
-    /// What is to be done, in this order.
-    pub steps: Vec<Step>,
 }
 
 /// A request and the part that it was given.

@@ -15,23 +15,24 @@
 //! do not enumerate the others.
 
 mod composite;
+mod error;
 mod on_host;
+mod partition_at;
 mod usage;
 
-use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use composite::{Composite, Member};
+pub use error::BackendError;
 pub use on_host::VendorOnHost;
+pub use partition_at::{PartitionAt, PartitionHandle};
 pub use usage::{CardEvent, CardEvents, CardSample, CardUsage, Samples};
 
 use crate::card::{Card, Inventory};
-use crate::disposition::Disposition;
 use crate::health::{Harm, Meaning};
-use crate::id::{CardUuid, CounterName, TemplateName};
-use crate::partition::{Part, PlacementName};
+use crate::id::CardUuid;
+use crate::partition::Part;
 use crate::units::Bytes;
 
 /// A snapshot of the cards counts for no longer, whatever [`DeviceBackend::generation`] says.
@@ -237,17 +238,6 @@ impl<B: DeviceBackend + ?Sized> DeviceBackend for Arc<B> {
     }
 }
 
-/// The place of a partition: unique on a node whether or not the partition exists.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PartitionAt {
-    /// Card.
-    pub card: CardUuid,
-    /// Template.
-    pub template: TemplateName,
-    /// Placement.
-    pub placement: PlacementName,
-}
-
 /// A partition that exists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LivePartition {
@@ -255,15 +245,6 @@ pub struct LivePartition {
     pub at: PartitionAt,
     /// Which one.
     pub handle: PartitionHandle,
-}
-
-/// The vendor's identity of one partition; a partition made again at the same place has another one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PartitionHandle {
-    /// The vendor's number for it: a MIG instance id, a vNPU id.
-    pub id: u32,
-    /// The vendor's UUID for it.
-    pub uuid: CardUuid,
 }
 
 /// Which partition the caller believes to be at a place.
@@ -321,99 +302,6 @@ pub struct DeviceNode {
     pub minor: u32,
 }
 
-/// Why hardware did not do what it was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum BackendError {
-    /// No such card.
-    #[error("card {0} is not on this node: list the cards with `aliquot devices`")]
-    UnknownCard(CardUuid),
-    /// The card does not know the template, or not at this placement.
-    #[error("{at} is impossible: the card has no such template at that placement")]
-    UnknownPlace {
-        /// What was asked.
-        at: PartitionAt,
-    },
-    /// There is one already.
-    #[error("{at} exists already: another program made it; try again")]
-    AlreadyThere {
-        /// What was asked.
-        at: PartitionAt,
-    },
-    /// There is none.
-    #[error("{at} does not exist")]
-    Absent {
-        /// What was asked.
-        at: PartitionAt,
-    },
-    /// Another partition is there than the caller means.
-    #[error("{at} is another partition by now: expected {expected}, found {found}; it is left alone")]
-    Replaced {
-        /// What was asked.
-        at: PartitionAt,
-        /// The one that was meant.
-        expected: Box<PartitionHandle>,
-        /// The one that is there.
-        found: Box<PartitionHandle>,
-    },
-    /// A counter does not allow it.
-    #[error("{at} does not fit: it needs {asked} of `{counter}`, {left} left on the card")]
-    NoRoom {
-        /// What was asked.
-        at: PartitionAt,
-        /// First counter that is short, by name.
-        counter: CounterName,
-        /// Needed.
-        asked: u64,
-        /// There.
-        left: u64,
-    },
-    /// The hardware is in use and cannot be changed now.
-    #[error("{what}: the hardware is busy; try again")]
-    Busy {
-        /// What was asked.
-        what: String,
-    },
-    /// The vendor's library answered with an error.
-    #[error("{what}: vendor error {code}: {message}")]
-    Vendor {
-        /// What was asked.
-        what: String,
-        /// The vendor's code.
-        code: i32,
-        /// The vendor's words.
-        message: String,
-    },
-    /// The hardware or its library has no such function.
-    #[error("{what}: the hardware does not report it")]
-    Unsupported {
-        /// What was asked.
-        what: String,
-    },
-    /// The host lacks what a container needs of the vendor's driver.
-    #[error("{what}: found {found}, expected {expected}; {remedy}")]
-    NotOnHost {
-        /// A path of the host.
-        what: String,
-        /// What is there.
-        found: String,
-        /// What is needed.
-        expected: String,
-        /// What to do.
-        remedy: String,
-        /// Whether it may come by itself.
-        disposition: Disposition,
-    },
-    /// The library or device could not be reached at all.
-    #[error("{what}")]
-    Unreachable {
-        /// What was asked, and of what.
-        what: String,
-        /// Why.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-}
-
 // === impl DeviceAccess ===
 
 impl DeviceAccess {
@@ -424,54 +312,4 @@ impl DeviceAccess {
     }
 }
 
-// === impl BackendError ===
-
-impl BackendError {
-    /// What the caller does about it.
-    #[must_use]
-    pub const fn disposition(&self) -> Disposition {
-        match self {
-            Self::AlreadyThere { .. } | Self::Absent { .. } | Self::NoRoom { .. } | Self::Busy { .. } => {
-                Disposition::Retry
-            }
-            Self::NotOnHost { disposition, .. } => *disposition,
-            Self::UnknownCard(_) | Self::UnknownPlace { .. } | Self::Replaced { .. } => Disposition::Refuse,
-            Self::Vendor { .. } | Self::Unsupported { .. } | Self::Unreachable { .. } => Disposition::Broken,
-        }
-    }
-}
-
-// === impl PartitionAt ===
-
-impl PartitionAt {
-    /// The part of the card that a partition here is.
-    #[must_use]
-    pub fn part(&self) -> Part {
-        Part::Partition { template: self.template.clone(), placement: self.placement.clone() }
-    }
-
-    /// The place of a part; `None` for whole cards and slots, which are not made by hardware.
-    #[must_use]
-    pub fn of(card: &CardUuid, part: &Part) -> Option<Self> {
-        match part {
-            Part::Partition { template, placement } => {
-                Some(Self { card: card.clone(), template: template.clone(), placement: placement.clone() })
-            }
-            Part::Card | Part::Slot { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for PartitionAt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "partition {} at {} of card {}", self.template, self.placement, self.card)
-    }
-}
-
 // === impl PartitionHandle ===
-
-impl fmt::Display for PartitionHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (id {})", self.uuid, self.id)
-    }
-}

@@ -1,6 +1,6 @@
 //! Names of card models: which models a text means, whatever its domain, case and separators.
 
-use super::CardModel;
+use super::model::CardModel;
 use crate::id::ModelId;
 
 /// Those of the models that go by this text, as [`Catalogue::resolve`] says.
@@ -43,4 +43,14 @@ pub(crate) fn plain_name(text: &str) -> String {
 pub(super) fn plain_sighting(text: &str) -> String {
     let text = text.rsplit_once('/').map_or(text, |(_, last)| last);
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+// === impl CardModel ===
+
+impl CardModel {
+    /// Whether a name, a product or a chip of it is this one, as [`plain_name`] writes it.
+    pub(crate) fn goes_by(&self, plain: &str) -> bool {
+        let names = self.names.iter().chain(&self.matching.product_names).chain(&self.matching.chip_names);
+        names.map(|n| plain_name(n)).any(|n| n == plain)
+    }
 }

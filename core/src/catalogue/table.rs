@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::{SourceFile, support};
+use super::error::CatalogueError;
+use super::model::{COUNTERS_MAX, DriverSpelling};
+use super::source_file::{SourceFile, support};
 use super::text::{self, RawAmount};
-use super::{COUNTERS_MAX, CatalogueError, DriverSpelling};
 use crate::id::{CounterName, TemplateName, is_dns_label};
 use crate::partition::{CounterVector, Isolation, PartitionTable, Placement, PlacementName, Template};
 use crate::units::{Bytes, Cores, Fraction};

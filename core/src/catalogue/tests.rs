@@ -1,7 +1,8 @@
 use super::*;
-use crate::card::Topology;
-use crate::partition::Isolation;
-use crate::units::{Cores, Fraction};
+use crate::card::{Health, Topology};
+use crate::id::TemplateName;
+use crate::partition::{Certainty, Isolation, PartitionTable, ShareSupport};
+use crate::units::{Bytes, Cores, Fraction};
 
 #[test]
 fn every_embedded_file_is_good() {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::claim::{OpaqueConfig, Toleration};
 use super::node::NodeSelector;
+use super::opaque_config::OpaqueConfig;
 use super::slice::Access;
+use super::toleration::Toleration;
 use crate::quantity::Quantity;
 
 /// The triple that names a device in a cluster.

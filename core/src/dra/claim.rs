@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::allocation::AllocationResult;
-use super::slice::{Access, TaintEffect};
+use super::opaque_config::OpaqueConfig;
+use super::slice::Access;
+use super::toleration::Toleration;
 use crate::quantity::Quantity;
 
 /// One `ResourceClaim`, with its allocation when it has one.
@@ -78,28 +80,6 @@ pub enum AllocationMode {
     All,
 }
 
-/// A toleration of a device taint.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Toleration {
-    /// Key; `None` with `Exists` bears every key.
-    pub key: Option<String>,
-    /// How the value is compared.
-    pub operator: TolerationOperator,
-    /// Effect; `None` bears all effects.
-    pub effect: Option<TaintEffect>,
-    /// `tolerationSeconds`, carried into the result and not looked at.
-    pub seconds: Option<i64>,
-}
-
-/// How a toleration compares the taint's value.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum TolerationOperator {
-    /// Any value.
-    Exists,
-    /// This value.
-    Equal(String),
-}
-
 /// A rule over the devices of several requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceConstraint {
@@ -125,15 +105,6 @@ pub struct RequestConfig {
     pub requests: Vec<String>,
     /// The configuration.
     pub opaque: OpaqueConfig,
-}
-
-/// `opaque`: parameters for one driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpaqueConfig {
-    /// Driver that understands them.
-    pub driver: String,
-    /// A JSON object as compact text, at most 10 KiB.
-    pub parameters: String,
 }
 
 /// One `DeviceClass`.

@@ -147,51 +147,6 @@ impl DeviceDescription {
     }
 }
 
-/// The value of an attribute.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum AttributeValue {
-    /// `int`
-    Int(i64),
-    /// `bool`
-    Bool(bool),
-    /// `string`, at most 64 bytes
-    String(String),
-    /// `version`: strict semantic version 2.0.0, as text
-    Version(String),
-    /// `ints` (list types gate)
-    Ints(Vec<i64>),
-    /// `bools` (list types gate)
-    Bools(Vec<bool>),
-    /// `strings` (list types gate)
-    Strings(Vec<String>),
-    /// `versions` (list types gate)
-    Versions(Vec<String>),
-}
-
-impl AttributeValue {
-    /// How many members a list has; `None`: it is no list.
-    #[must_use]
-    pub fn members(&self) -> Option<usize> {
-        match self {
-            Self::Int(_) | Self::Bool(_) | Self::String(_) | Self::Version(_) => None,
-            Self::Ints(list) => Some(list.len()),
-            Self::Bools(list) => Some(list.len()),
-            Self::Strings(list) | Self::Versions(list) => Some(list.len()),
-        }
-    }
-
-    /// The members of a list, or the one value, each by itself.
-    pub(crate) fn each(&self) -> Vec<Self> {
-        match self {
-            Self::Ints(list) => list.iter().copied().map(Self::Int).collect(),
-            Self::Bools(list) => list.iter().copied().map(Self::Bool).collect(),
-            Self::Strings(list) => list.iter().cloned().map(Self::String).collect(),
-            Self::Versions(list) => list.iter().cloned().map(Self::Version).collect(),
-            Self::Int(_) | Self::Bool(_) | Self::String(_) | Self::Version(_) => vec![self.clone()],
-        }
-    }
-}
-
 /// A capacity and how requests against it are rounded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceCapacity {

@@ -3,9 +3,9 @@
 //! `vir05_1c_16g` is 16Gi by name and 15Gi on the card, since firmware keeps some. A request of 16384 MiB means that
 //! template, so amounts of a device plugin are compared with nominal sizes.
 
-use super::{FractionChoice, templates};
+use super::ask::FractionChoice;
 use crate::catalogue::CardModel;
-use crate::partition::Template;
+use crate::partition::{PartitionTable, Template};
 use crate::units::Bytes;
 
 /// Sizes in MiB that HAMi's device plugin gives the templates of the Ascend 910A, which carry none in their names.
@@ -49,4 +49,9 @@ fn card(model: &CardModel) -> Bytes {
         Some(Bytes(all / u64::from(numerator)))
     };
     templates(model).filter_map(all).max().unwrap_or(model.memory).max(model.memory)
+}
+
+/// The templates of a model.
+pub(super) fn templates(model: &CardModel) -> impl Iterator<Item = &Template> {
+    model.table().into_iter().flat_map(|t: &PartitionTable| &t.templates)
 }

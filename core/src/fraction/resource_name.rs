@@ -16,7 +16,7 @@
 //!
 //! The domain may be left out before a name that says enough, and quotes and a comma of YAML or JSON do not count.
 
-use super::{Ask, AskedPart};
+use super::ask::{Ask, AskedPart};
 use crate::catalogue::{CardModel, plain_name};
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores, Fraction};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::{Ask, AskedPart, FractionChoice, ModelOffers};
+use super::ask::{Ask, AskedPart, FractionChoice, ModelOffers};
 use crate::id::TemplateName;
 use crate::quantity::{Quantity, QuantityError};
 use crate::units::Cores;

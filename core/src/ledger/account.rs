@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::holding::{Holding, Take};
 use super::refusal::{BrokenInvariant, CounterShortage, HoldRefusal, Holder, LedgerProblem};
-use super::{Holding, Take};
 use crate::card::{Card, Supply};
 use crate::id::{CardUuid, ClaimUid, CounterName, TemplateName};
 use crate::partition::{CounterVector, Part, PartitionTable, ShareSupport};

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use super::tests::{card, catalogue};
 use super::*;
-use crate::partition::{PartitionTable, ShareSupport};
+use crate::dra::ShareId;
+use crate::partition::{Part, PartitionTable, ShareSupport};
+use crate::units::{Bytes, Cores};
 
 /// Actions for each kind of card.
 const ACTIONS: u64 = if option_env!("ALIQUOT_SOAK").is_some() { 100_000 } else { 20_000 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Holding;
+use super::holding::Holding;
 use crate::id::{CardUuid, ClaimUid, CounterName};
 use crate::partition::Part;
 use crate::units::{Bytes, Cores};

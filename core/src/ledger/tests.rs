@@ -1,8 +1,10 @@
 use super::*;
 use crate::card::{Health, Supply, Topology};
 use crate::catalogue::CardIdentity;
+use crate::dra::ShareId;
 use crate::id::TemplateName;
-use crate::partition::PlacementName;
+use crate::partition::{Part, PlacementName};
+use crate::units::{Bytes, Cores};
 
 pub(super) fn catalogue() -> Catalogue {
     Catalogue::embedded()

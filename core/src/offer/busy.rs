@@ -10,12 +10,14 @@
 //! is still something else. With the taint no new claim comes; when the last one is gone, the policy's layout follows.
 //! What the card is now is read from the devices that are held: nothing else of an earlier policy is remembered.
 
+use super::card_devices::CardDevices;
+use super::choose::ResolvedLayout;
 use super::device::{PartDevice, TAINT_LAYOUT, no_schedule};
 use super::names::{PoolKind, pool_name};
 use super::order::TemplatePlacement;
 use super::policy::{ShareTerms, Slot};
+use super::slices::Rank;
 use super::tables::Tables;
-use super::{CardDevices, Rank, ResolvedLayout};
 use crate::card::Card;
 use crate::dra::{DeviceId, Sharing};
 use crate::grant::Grant;

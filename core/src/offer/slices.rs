@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use super::device::PartDevice;
 use super::names::{PoolKind, pool_name, slice_name};
-use super::{DRIVER, OfferedPart, Offers};
+use super::offered::{DRIVER, OfferedPart, Offers};
 use crate::dra::{CounterSet, Device, DeviceId, NodeSelection, Pool, ResourceSlice};
 use crate::id::NodeName;
 

@@ -1,9 +1,9 @@
 use super::*;
 use crate::card::{Supply, Topology, Unwell};
 use crate::catalogue::{CardIdentity, Catalogue};
-
-use crate::dra::{AttributeValue, CapacityRestriction, TaintEffect};
+use crate::dra::{AttributeValue, CapacityRestriction, DeviceId, TaintEffect};
 use crate::id::{ModelId, PciAddress};
+use crate::partition::Part;
 use crate::quantity::Quantity;
 
 /// A card of the catalogue in a slot of the node.

@@ -12,65 +12,22 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use crate::dra::{AttributeValue, CounterSet, Device, NodeSelection, NodeSelector, ResourceSlice};
-use crate::id::is_dns_label;
-use crate::quantity::Quantity;
 
+mod counters;
 mod device;
 mod names;
+mod report;
+
+use counters::check_counter_sets;
+use report::SliceReport;
+pub use report::{Fault, SliceViolation};
 
 /// Devices of a slice.
 const DEVICES_MAX: usize = 128;
 /// Devices of a slice of which any has taints, counters or lists.
 const DEVICES_ADVANCED_MAX: usize = 64;
-/// Counter sets of a slice.
-const COUNTER_SETS_MAX: usize = 8;
-/// Counters of a set, and of what a device takes from one.
-const COUNTERS_MAX: usize = 32;
-
-/// One rule that is broken, and where.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SliceViolation {
-    /// Name of the slice.
-    pub slice: String,
-    /// Field, as in the API: `spec.devices[3].name`.
-    pub path: String,
-    /// What is wrong there.
-    pub fault: Fault,
-}
-
-/// What is wrong with a field.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Fault {
-    /// A text does not have the form it needs.
-    Form {
-        /// The text as found (cut at 80 characters).
-        found: String,
-        /// The form.
-        expected: &'static str,
-    },
-    /// There is more than may be.
-    TooMany {
-        /// How many are there.
-        found: usize,
-        /// How many may be.
-        max: usize,
-    },
-    /// Something is there twice.
-    Duplicate(String),
-    /// Something must be there.
-    Missing(&'static str),
-    /// Something may not be there.
-    Forbidden(&'static str),
-    /// A policy of a capacity is broken; the text is the rule.
-    Policy(String),
-    /// A counter or set that the pool does not have; the pool is then left out of scheduling.
-    Unresolved(String),
-}
-
 /// Everything that is wrong with these slices; empty: Kubernetes takes and uses them.
 #[must_use]
 pub fn violations(slices: &[ResourceSlice]) -> Vec<SliceViolation> {
@@ -85,40 +42,6 @@ pub fn violations(slices: &[ResourceSlice]) -> Vec<SliceViolation> {
     }
     check_pools(slices, &mut report);
     report.found
-}
-
-/// What is found, with the slice that is being looked at.
-#[derive(Default)]
-struct SliceReport {
-    slice: String,
-    found: Vec<SliceViolation>,
-}
-
-impl SliceReport {
-    fn add(&mut self, path: impl Into<String>, fault: Fault) {
-        self.found.push(SliceViolation { slice: self.slice.clone(), path: path.into(), fault });
-    }
-
-    fn form(&mut self, path: impl Into<String>, text: &str, legal: fn(&str) -> bool, expected: &'static str) {
-        if !legal(text) {
-            self.add(path, Fault::Form { found: text.chars().take(80).collect(), expected });
-        }
-    }
-
-    fn at_most(&mut self, path: impl Into<String>, found: usize, max: usize) {
-        if found > max {
-            self.add(path, Fault::TooMany { found, max });
-        }
-    }
-
-    fn unique<'a>(&mut self, path: impl Fn(usize) -> String, names: impl Iterator<Item = &'a str>) {
-        let mut seen = BTreeSet::new();
-        for (index, name) in names.enumerate() {
-            if !seen.insert(name) {
-                self.add(path(index), Fault::Duplicate(name.to_owned()));
-            }
-        }
-    }
 }
 
 // === one slice ===
@@ -191,29 +114,6 @@ fn check_selector(selector: &NodeSelector, path: &str, report: &mut SliceReport)
     }
     // A device's selector with several terms passes the API server and then fails in the scheduler.
     report.at_most(format!("{path}.nodeSelectorTerms"), selector.terms.len(), 1);
-}
-
-fn check_counter_sets(sets: &[CounterSet], report: &mut SliceReport) {
-    report.at_most("spec.sharedCounters", sets.len(), COUNTER_SETS_MAX);
-    report.unique(
-        |index| format!("spec.sharedCounters[{index}].name"),
-        sets.iter().map(|set| set.name.as_str()),
-    );
-    for (index, set) in sets.iter().enumerate() {
-        let path = format!("spec.sharedCounters[{index}]");
-        report.form(format!("{path}.name"), &set.name, is_dns_label, names::LABEL);
-        check_counters(&set.counters, &format!("{path}.counters"), report);
-    }
-}
-
-fn check_counters(counters: &BTreeMap<String, Quantity>, path: &str, report: &mut SliceReport) {
-    if counters.is_empty() {
-        report.add(path, Fault::Missing("at least one counter"));
-    }
-    report.at_most(path, counters.len(), COUNTERS_MAX);
-    for name in counters.keys() {
-        report.form(format!("{path}[{name}]"), name, is_dns_label, names::LABEL);
-    }
 }
 
 // === pools ===
@@ -289,30 +189,6 @@ fn check_references(
                 format!("{path}.counters[{name}]"),
                 Fault::Unresolved(format!("{name} of {}", set.name)),
             );
-        }
-    }
-}
-
-// === messages ===
-
-impl fmt::Display for SliceViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "slice `{}`: {}: {}", self.slice, self.path, self.fault)
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Form { found, expected } => write!(f, "found `{found}`, expected {expected}"),
-            Self::TooMany { found, max } => write!(f, "found {found}, expected at most {max}"),
-            Self::Duplicate(name) => write!(f, "found {name} twice, expected it once"),
-            Self::Missing(what) => write!(f, "found nothing, expected {what}"),
-            Self::Forbidden(what) => write!(f, "found {what}, expected none"),
-            Self::Policy(rule) => f.write_str(rule),
-            Self::Unresolved(name) => {
-                write!(f, "found {name}, expected a counter of this pool; the scheduler passes the pool over")
-            }
         }
     }
 }

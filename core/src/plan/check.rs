@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Plan, Step};
+use super::step::{Plan, Step};
 use crate::id::ShareName;
 use crate::ports::PartitionAt;
 use crate::units::Bytes;

@@ -1,9 +1,23 @@
-//! One thing to do for a claim, and what undoes it.
+//! What is to be done for a claim, step by step, and what undoes it.
 
 use std::fmt;
 
-use crate::id::ShareName;
+use crate::grant::Grant;
+use crate::id::{ClaimUid, ShareName};
 use crate::ports::PartitionAt;
+
+/// Everything that is to be done for one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// UID of the claim.
+    pub claim: ClaimUid,
+    /// `namespace/name`, for messages.
+    pub name: String,
+    /// What the claim gets, in the order of its allocation.
+    pub grants: Vec<Grant>,
+    /// What is to be done, in this order.
+    pub steps: Vec<Step>,
+}
 
 /// One side effect. Repeating it is harmless.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::BackendError;
+use super::error::BackendError;
 use crate::health::Cause;
 use crate::partition::Part;
 use crate::units::Bytes;

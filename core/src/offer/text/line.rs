@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
-use super::PolicyError;
+use super::error::PolicyError;
 
 /// Longest part of a line that an error repeats, in characters.
 const SHOWN_MAX: usize = 80;

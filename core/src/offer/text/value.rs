@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::PolicyError;
+use super::error::PolicyError;
 use crate::quantity::Quantity;
 use crate::units::{Bytes, Cores};
 

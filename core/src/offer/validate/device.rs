@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::counters::check_counters;
 use super::names;
-use super::{Fault, SliceReport, check_counters};
+use super::report::{Fault, SliceReport};
 use crate::dra::{AttributeValue, CapacityRestriction, Device, TaintEffect};
 use crate::id::is_dns_label;
 use crate::rounding::policy_problems;

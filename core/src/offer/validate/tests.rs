@@ -3,7 +3,7 @@ use crate::dra::{
     CapacityPolicy, CapacityRestriction, CounterConsumption, DeviceCapacity, NodeSelectorTerm, Pool, Sharing,
     Taint, TaintEffect,
 };
-use crate::quantity::Format;
+use crate::quantity::{Format, Quantity};
 
 fn slice(name: &str, slice_count: i64) -> ResourceSlice {
     ResourceSlice {
