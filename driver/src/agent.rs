@@ -31,6 +31,7 @@
 
 pub mod card_owners;
 pub mod composition;
+pub mod failure;
 pub mod governors;
 pub mod http;
 pub mod layouts;
@@ -38,6 +39,7 @@ pub mod maintenance;
 pub mod metrics;
 pub mod observe;
 pub mod orphans;
+pub mod pace;
 pub mod report;
 pub mod service;
 pub mod simulated;

@@ -20,11 +20,14 @@ mod examples;
 mod explain;
 mod failure;
 mod health;
+mod held_by;
 mod hold_context;
 mod holders;
 mod input;
 mod layouts;
 mod leftovers;
+mod manual;
+mod node_args;
 mod node_choice;
 mod nodes;
 mod output;
@@ -49,20 +52,11 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use failure::{CommandAnswer, Failure};
+use manual::manual;
 pub use output::{Colour, Format, Progress, RedrawMode, Terminal};
 
 /// Width of help text if its stream is no terminal.
 const COLUMNS_ELSEWHERE: usize = 100;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  yes: everything fits, or was done
-  1  no: something does not fit, or differs from what was expected
-  2  the command line or a file is not what it should be
-  3  a file, directory or the node cannot be used
-
-Standard output carries the answer alone; progress, warnings and failures go to standard error.
-Colours and progress are for terminals; NO_COLOR=1 switches colours off.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,11 +66,6 @@ Examples:
     aliquot plan -f -
   aliquot explain -f claim.yaml --node mixed
   aliquot classes --node ascend-310p 1/4 Ascend310P";
-
-/// The end of a command's manual: its examples, what its exit codes mean, where output goes.
-fn manual(examples: &str) -> String {
-    format!("{examples}\n\n{EXIT_CODES}")
-}
 
 /// Cut GPUs and NPUs into exact parts, and see what fits where.
 #[derive(Debug, Parser)]

@@ -21,6 +21,7 @@ mod class;
 mod documents;
 mod field;
 mod json;
+mod meta;
 mod name;
 mod node;
 mod placement;
@@ -44,8 +45,8 @@ use aliquot_core::quantity::Quantity;
 
 use tree::Piece;
 
-pub(crate) use documents::version_of;
 pub(crate) use field::nearest;
+pub(crate) use meta::version_of;
 pub use placement::{
     HostPort, LabelSelector, NodeInclusion, PlacementRules, PodPhase, PodTerm, SpreadRule, Unscheduled,
 };
@@ -343,6 +344,31 @@ pub fn made_up_uid(namespace: &str, name: &str) -> String {
     let hash = (hash & !(0xf << 76) & !(0x3 << 62)) | (0x8 << 76) | (0x2 << 62);
     let hex = format!("{hash:032x}");
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+// === impl Pod ===
+
+impl Pod {
+    /// Whether it waits for a node.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let done = matches!(self.phase, PodPhase::Running | PodPhase::Ended);
+        self.node_name.is_none() && !self.finished && !done
+    }
+
+    /// What else its placement depends on.
+    #[must_use]
+    pub fn rules(&self) -> &PlacementRules {
+        const NONE: &PlacementRules = &PlacementRules {
+            gates: Vec::new(),
+            near: Vec::new(),
+            apart: Vec::new(),
+            spread: Vec::new(),
+            ports: Vec::new(),
+            unknown: Vec::new(),
+        };
+        self.rules.as_deref().unwrap_or(NONE)
+    }
 }
 
 #[cfg(test)]

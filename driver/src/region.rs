@@ -27,12 +27,13 @@ mod futex;
 mod live;
 mod liveness;
 mod mapping;
+mod opening;
 mod settled;
 mod watched;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use aliquot_abi::layout;
@@ -43,7 +44,6 @@ use aliquot_core::id::CardUuid;
 use aliquot_core::partition::{Isolation, Part, ShareSupport};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::term::UNGOVERNED;
-use nix::libc;
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, XFS_SUPER_MAGIC, statfs,
 };
@@ -52,11 +52,14 @@ use rustix::param::page_size;
 use crate::disk::{Disk, Mode};
 use crate::state_dir::{file, wait};
 use mapping::{Image, Mapping};
+pub(crate) use opening::open_to_look;
+use opening::{bytes_of, fault, open};
 
 pub use futex::{wait_any, wake};
 pub use live::{LimitsWritten, Live};
+pub use liveness::Life;
 pub(crate) use liveness::{is_locked_or_absent, start_time};
-pub use watched::{Life, ReapOutcome, SeenProcess, UsageCopy, UsageFile};
+pub use watched::{ReapOutcome, SeenProcess, UsageCopy, UsageFile};
 
 /// Name of the limits file in the directory of a share.
 pub const LIMITS: &str = "limits";
@@ -316,45 +319,12 @@ fn length_of(path: &Path) -> io::Result<Option<usize>> {
     }
 }
 
-/// Opens a file to change it, without blocking: its tenant may have a lease on it, and the node is locked meanwhile.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|error| {
-        match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                let words =
-                    "a process of its tenant has a lease on it, which the kernel ends within a minute";
-                io::Error::new(io::ErrorKind::WouldBlock, format!("{}: {words}", path.display()))
-            }
-            _ => error,
-        }
-    })
-}
-
-/// Opens a file to read it. Its directory may be writable by others: a symbolic link is not followed, and a pipe does not
-/// block.
-pub(crate) fn open_to_look(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "no plain file"))
-}
-
 /// Whether a tenant-visible file holds these bytes. A file that cannot be read now, such as one with a tenant's lease, does not.
 pub(crate) fn holds(path: &Path, bytes: &[u8]) -> bool {
     let mut found = Vec::new();
     let longest = bytes_of(bytes.len()).saturating_add(1);
     let read = open_to_look(path).and_then(|file| file.take(longest).read_to_end(&mut found));
     read.is_ok() && found == bytes
-}
-
-fn bytes_of(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
-}
-
-fn fault(fault: aliquot_abi::view::RegionFault) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, fault.to_string())
 }
 
 /// Restricts the directory of all grants to its owner; tenants reach their part of it through mounts.

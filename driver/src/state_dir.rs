@@ -17,6 +17,8 @@ pub mod file;
 pub mod loading;
 pub mod wait;
 
+pub(crate) use file::DIR_MODE;
+
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -29,8 +31,6 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 use nix::unistd::geteuid;
 
-/// Mode of the directories of a state, whatever the umask: no other user may write them.
-pub(crate) const DIR_MODE: u32 = 0o755;
 /// The bit of a mode that lets every user write.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 /// The bit of a directory that is for all users, such as /tmp: each may remove its own entries alone.

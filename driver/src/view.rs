@@ -16,6 +16,7 @@ pub mod look;
 mod machine;
 pub mod model;
 mod simulated;
+pub mod snapshot;
 mod state;
 
 pub use look::Looker;

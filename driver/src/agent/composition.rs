@@ -14,11 +14,13 @@ use tokio::time::timeout;
 
 use super::card_events;
 use super::card_owners::{self, KubeletPlace, OwnerParts};
+use super::failure::AgentFailure;
 use super::http::{self, Probes};
 use super::layouts::PolicyOutcome;
 use super::maintenance::{self, MaintenanceInputs, MaintenanceParts, MaintenanceStage};
 use super::metrics::Metrics;
 use super::orphans::{self, KubeletRecord, OrphanParts};
+use super::pace::AgentPace;
 use super::publish_gate;
 use super::report::Reporter;
 use super::service::{ClaimService, ServiceParts};
@@ -28,8 +30,7 @@ use super::takeover::{NodeSource, OpenNode};
 use crate::kube::pod_names::PodNames;
 use crate::kubelet::registration::RegistrationOutcome;
 use crate::kubelet::server::{KubeletServer, Services};
-use crate::kubelet::sockets::{SocketError, SocketPaths, secure_directory};
-use crate::node::OpenError;
+use crate::kubelet::sockets::{SocketPaths, secure_directory};
 use crate::ports::{BoxFuture, ClaimReader, DesiredSlices, EventSink, Publication, StatusWriter};
 
 /// Longest wait for the last claim states to be written at a stop.
@@ -57,44 +58,6 @@ pub struct AgentConfig {
     pub pace: AgentPace,
 }
 
-/// How long an agent waits.
-#[derive(Clone, Copy, Debug)]
-pub struct AgentPace {
-    /// Time between two looks at the node without a change.
-    pub look: Duration,
-    /// A look that takes longer makes the health of every card unknown: below the time for which the kubelet believes a report.
-    pub answer: Duration,
-    /// A call ends after so long, and its claims are tried again: the kubelet's own limit is 45 s.
-    pub call: Duration,
-    /// Longest wait of a prepare for an answer of the API server that does not ask for another try.
-    pub read: Duration,
-    /// Longest wait of a prepare for an overlap to end. The kubelet's next try would come after 60 to 90 s.
-    pub overlap: Duration,
-    /// Time between two writes of a claim's status while the API server refuses the agent's credentials or permissions, as one that
-    /// starts does for a while.
-    pub refused: Duration,
-    /// Age from which on a written status is read again, and written where it is not there any more: one request a claim.
-    pub believed: Duration,
-    /// Time for which neither the kubelet nor the API server knows a claim, and no process uses it, before it is released.
-    pub grace: Duration,
-}
-
-// === impl AgentPace ===
-
-impl AgentPace {
-    /// In service.
-    pub const SERVICE: Self = Self {
-        look: Duration::from_secs(5),
-        answer: Duration::from_secs(20),
-        call: Duration::from_secs(40),
-        read: Duration::from_secs(10),
-        overlap: Duration::from_secs(20),
-        refused: Duration::from_secs(60),
-        believed: Duration::from_secs(900),
-        grace: aliquot_core::orphans::GRACE,
-    };
-}
-
 /// What the agent is made of.
 pub struct AgentParts {
     /// The node.
@@ -115,32 +78,6 @@ pub struct AgentParts {
     pub policy: PolicyOutcome,
     /// Maintenance of the node; `None`: it is not looked for.
     pub maintenance: Option<MaintenanceParts>,
-}
-
-/// Why the agent does not run, or stopped by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentFailure {
-    /// A socket or its directory.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The address of the metrics.
-    #[error("metrics address {address}: cannot listen there; name another --metrics-address")]
-    Metrics {
-        /// Address.
-        address: SocketAddr,
-        /// Why not.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The node cannot be opened.
-    #[error(transparent)]
-    Node(#[from] OpenError),
-    /// The thread that opens the node ended without an answer.
-    #[error("the node was not opened; please report this with the agent's log")]
-    NotOpened,
-    /// A server ended.
-    #[error("kubelet sockets: {0}; start the agent again")]
-    Ended(String),
 }
 
 /// Runs the agent until `stop` resolves.

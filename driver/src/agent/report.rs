@@ -30,9 +30,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::composition::AgentPace;
 use super::metrics::{Metrics, Operation};
 use super::observe::{EnforcementState, ShareUse};
+use super::pace::AgentPace;
 use super::service::{ClaimDevices, ClaimOutcome, OutcomeSink};
 use super::store::{HeldClaim, NodeView};
 use crate::checkpoint::ClaimKind;

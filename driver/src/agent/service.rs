@@ -21,10 +21,10 @@ use futures::FutureExt as _;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::composition::AgentPace;
 use super::locks::ClaimLocks;
 use super::maintenance::MaintenanceStage;
 use super::metrics::{Metrics, Operation};
+use super::pace::AgentPace;
 use super::store::{NodeStore, NodeView, agent_error, may_clear, overlap_error};
 use crate::clock;
 use crate::kube::backoff::Backoff;

@@ -17,7 +17,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::arrival::CardArrival;
-use super::composition::{self, AgentConfig, AgentFailure, AgentParts};
+use super::composition::{self, AgentConfig, AgentParts};
+use super::failure::AgentFailure;
 use super::governors::Governors;
 use super::layouts::{self, PolicyInForce, PolicyOutcome};
 use super::maintenance::{MaintenanceParts, MaintenanceStage};

@@ -20,10 +20,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::composition::AgentPace;
 use super::governors::CardsInUse;
 use super::maintenance::MaintenanceStage;
 use super::observe::ShareUse;
+use super::pace::AgentPace;
 use super::store::{NodeStore, NodeView};
 use crate::clock;
 use crate::error_text::chain;

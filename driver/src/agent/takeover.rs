@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::composition::AgentFailure;
+use super::failure::AgentFailure;
 use super::governors::CardsInUse;
 use super::store::NodeStore;
 use crate::ports::BoxFuture;

@@ -2,44 +2,16 @@
 
 use aliquot_core::dra::DeviceId;
 use aliquot_core::grant::{Grant, SettingWord, ShareSettings};
-use aliquot_core::id::{CardUuid, ClaimUid, NameError, ShareName, TemplateName};
+use aliquot_core::id::{CardUuid, ClaimUid, ShareName, TemplateName};
 use aliquot_core::partition::{Part, PlacementName};
-use aliquot_core::plan::{Plan, PlanProblem, Step, check};
+use aliquot_core::plan::{Plan, Step, check};
 use aliquot_core::ports::{PartitionAt, PartitionHandle};
 use aliquot_core::units::{Bytes, Cores};
 
 use super::{
-    Change, ClaimKind, ClaimRecord, Journal, JournalEntry, NewerFields, PartitionProgress, Phase, v1,
+    Change, ClaimKind, ClaimRecord, ConvertError, Journal, JournalEntry, NewerFields, PartitionProgress,
+    Phase, v1,
 };
-
-/// Why a record that is whole is not one of ours.
-#[derive(Debug, thiserror::Error)]
-pub enum ConvertError {
-    /// A name in it breaks its rule.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// A word in it means nothing.
-    #[error("{field} is `{found}`; expected {expected}")]
-    Word {
-        /// Field.
-        field: &'static str,
-        /// As found.
-        found: String,
-        /// Words that there are.
-        expected: String,
-    },
-    /// A plan in it breaks a rule of plans.
-    #[error("the plan of claim {claim} is none: {problem}")]
-    Plan {
-        /// Claim.
-        claim: ClaimUid,
-        /// Which rule.
-        problem: PlanProblem,
-    },
-    /// A record changes a claim or partition that no earlier record has.
-    #[error("{0} is changed, and no earlier record has it")]
-    Unknown(String),
-}
 
 /// The records of a snapshot, partitions first.
 pub(super) fn to_records(journal: &Journal) -> Vec<v1::Record> {

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use aliquot_core::disposition::Disposition;
+use aliquot_core::id::{ClaimUid, NameError};
+use aliquot_core::plan::PlanProblem;
 
-use super::ConvertError;
-use super::file::FILE_BYTES_MAX;
-use super::frame::VERSION;
+use super::bounds::{FILE_BYTES_MAX, VERSION};
 
 /// What a person can do about a file that cannot be read; every message ends with it.
 const ADVICE: &str = "The file is kept as it is. Put a good copy in its place; or drain the node, destroy its \
@@ -19,6 +19,35 @@ fn remedy(refusal: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "run as a user that may, or name another directory",
         _ => "free space or mend the directory",
     }
+}
+
+/// Why a record that is whole is not one of ours.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// A name in it breaks its rule.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A word in it means nothing.
+    #[error("{field} is `{found}`; expected {expected}")]
+    Word {
+        /// Field.
+        field: &'static str,
+        /// As found.
+        found: String,
+        /// Words that there are.
+        expected: String,
+    },
+    /// A plan in it breaks a rule of plans.
+    #[error("the plan of claim {claim} is none: {problem}")]
+    Plan {
+        /// Claim.
+        claim: ClaimUid,
+        /// Which rule.
+        problem: PlanProblem,
+    },
+    /// A record changes a claim or partition that no earlier record has.
+    #[error("{0} is changed, and no earlier record has it")]
+    Unknown(String),
 }
 
 /// Why the journal is not read or not written.

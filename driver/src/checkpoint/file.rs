@@ -6,14 +6,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use super::bounds::FILE_BYTES_MAX;
 use super::{DecodedJournal, JournalError, decode};
 use crate::disk::Disk;
 use crate::state_dir;
 
-/// Most claims: eight cards with seven partitions and ten shares each are 560.
-pub const CLAIMS_MAX: usize = 4096;
-/// Longest file, in bytes; checked before anything is read.
-pub const FILE_BYTES_MAX: u64 = 64 << 20;
 /// How often a file is read again that changes meanwhile.
 const READS_MAX: usize = 50;
 /// Time between two reads of a file that changes.

@@ -22,27 +22,15 @@
 use std::io;
 use std::path::Path;
 
+use super::bounds::{CLAIMS_MAX, MIN_READER, RECORD_BYTES_MAX, VERSION};
 use super::convert::{add_record, to_record, to_records};
-use super::file::CLAIMS_MAX;
+use super::journal::Header;
 use super::{Change, Journal, JournalError, NewerFields, v1};
 
-/// Version that this code writes.
-pub const VERSION: u32 = 1;
-/// Lowest version with readers that understand what this code writes.
-pub const MIN_READER: u32 = 1;
-/// Longest line, in bytes: a claim of 32 devices takes less than 16 KiB.
-pub const RECORD_BYTES_MAX: usize = 64 << 10;
 /// Longest header line, in bytes: all numbers at their largest.
 const HEADER_BYTES_MAX: usize = 128;
 /// First word of the file.
 const MAGIC: &str = "aliquot-journal";
-
-/// The versions in the header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    version: u32,
-    min_reader: u32,
-}
 
 /// How far a log is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

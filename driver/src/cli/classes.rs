@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::manifest::{ClaimTemplate, Object, yaml_document};
 
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal};
 use super::part::{RequestedPart, parts};

@@ -14,7 +14,7 @@ use aliquot_core::offer::{DRIVER, Offers, ServerVersion, classes};
 use crate::manifest::{Manifests, Pod, PodPhase, TaintRule};
 
 use super::failure::Failure;
-use super::holders::HeldBy;
+use super::held_by::HeldBy;
 use super::node_choice::{
     self, ExcludedNode, KeptOff, NodeChange, NodeChoice, NodeTest, Occupancy, Surroundings,
 };

@@ -15,7 +15,7 @@ use crate::manifest::{Manifests, yaml_document};
 use super::cluster_input;
 use super::failure::{CommandAnswer, Failure};
 use super::input::{self, FileArgs};
-use super::manual;
+use super::manual::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::Terminal;
 

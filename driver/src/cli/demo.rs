@@ -10,6 +10,7 @@
 
 mod on_cluster;
 mod processes;
+mod record;
 pub(super) mod tenant;
 
 use std::ffi::OsString;
@@ -24,9 +25,10 @@ use crate::run::supervise::{CommandExit, Signals, SupervisorTask};
 
 use super::examples::EXAMPLE_FILES;
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::output::{Terminal, Tone};
 use on_cluster::Move;
+use record::{DemoRecord, heading};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,12 +92,6 @@ pub(super) struct Args {
     /// Take the cluster of --cluster down
     #[arg(long, requires = "cluster")]
     down: bool,
-}
-
-/// Where the demo differs from what must come out.
-#[derive(Default)]
-struct DemoRecord {
-    differences: Vec<String>,
 }
 
 /// Nothing goes on beside the demo that plays.
@@ -191,13 +187,6 @@ fn play(
     Ok(())
 }
 
-fn heading(title: &str, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
-    let title = terminal.toned(Tone::Strong, title);
-    terminal.line("")?;
-    terminal.line(format_args!("== {title}"))?;
-    Ok(())
-}
-
 fn verdict(record: &DemoRecord, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
     terminal.line("")?;
     for difference in &record.differences {
@@ -210,14 +199,6 @@ fn verdict(record: &DemoRecord, terminal: &mut Terminal<'_>) -> Result<(), Failu
     let line = terminal.toned(tone, &text);
     terminal.line(line)?;
     Ok(())
-}
-
-// === impl DemoRecord ===
-
-impl DemoRecord {
-    fn differs(&mut self, scene: &str, what: &str) {
-        self.differences.push(format!("{scene}: {what}"));
-    }
 }
 
 // === impl NoSideTask ===

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::config::state_home;
 
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::nodes::{Fleet, FleetNode, NodeArgs, catalogue};
 use super::output::{Format, Side, Terminal, Tone};
 use crate::hardware::open_machine;

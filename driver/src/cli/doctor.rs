@@ -7,7 +7,7 @@ use aliquot_core::catalogue::Catalogue;
 use serde_json::{Value, json};
 
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::output::{Format, Terminal, Tone};
 use super::run::state_of;
 use crate::doctor::{

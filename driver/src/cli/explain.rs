@@ -17,7 +17,7 @@ use super::cluster_input::{self, InputArgs};
 use super::failure::{CommandAnswer, Failure};
 use super::holders;
 use super::layouts::{LayoutChange, LayoutSearch};
-use super::manual;
+use super::manual::manual;
 use super::node_choice::ExcludedNode;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};

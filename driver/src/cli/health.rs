@@ -14,7 +14,7 @@ use crate::health::{HealthBook, era};
 
 use super::devices::part_text;
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::output::{Format, Side, Terminal};
 use crate::error_text::chain;
 use crate::hardware::{MachineCards, node_spec};

@@ -3,24 +3,28 @@
 //!
 //! Taints do not apply to a Pod with a node name, which is already scheduled, or to a claim without a Pod.
 
+mod changes;
 mod domains;
 mod excluded;
 mod node_test;
+mod nodes;
 mod obstacle;
 mod occupancy;
 
 use std::collections::{BTreeMap, HashMap};
 
 use aliquot_core::allocate::{NodeIndex, World};
-use aliquot_core::dra::{AllocationResult, Node, Taint, TaintEffect, Toleration};
+use aliquot_core::dra::{AllocationResult, Node, Taint, Toleration};
 
-use crate::manifest::{CORDONED, Manifests, Pod};
+use crate::manifest::{Manifests, Pod};
 
+pub(super) use nodes::unborne;
+use nodes::{bound, labelled, numbered, shown};
 use obstacle::Obstacle;
 
+pub(super) use changes::{NodeChange, single_changes};
 pub(super) use excluded::{ExcludedNode, excluded, waits_for};
 pub(super) use node_test::{NodeTest, Surroundings, unread_namespace};
-pub(super) use obstacle::{NodeChange, single_changes};
 pub(super) use occupancy::Occupancy;
 
 /// Nodes that a message names for one reason.
@@ -89,27 +93,6 @@ impl NodeChoice {
         };
         self.by_wishes.entry(wishes).or_insert_with(fresh).clone()
     }
-}
-
-fn numbered(world: &World) -> impl Iterator<Item = (NodeIndex, &Node)> {
-    let number = |(i, node)| u32::try_from(i).ok().map(|i| (NodeIndex(i), node));
-    world.nodes().iter().enumerate().filter_map(number)
-}
-
-fn labelled(node: &Node, pod: &Pod) -> bool {
-    pod.node_labels.iter().all(|(k, v)| node.labels.get(k) == Some(v))
-}
-
-/// Whether affinity and the claims that are allocated already allow the node.
-fn bound(node: &Node, pod: Option<&Pod>, fixed: &[&AllocationResult]) -> bool {
-    fixed.iter().filter_map(|a| a.node_selector.as_ref()).all(|s| s.matches(node))
-        && pod.and_then(|p| p.affinity.as_ref()).is_none_or(|s| s.matches(node))
-}
-
-/// The taints of a node that a Pod does not bear.
-pub(super) fn unborne<'m>(node: &str, pod: &Pod, manifests: &'m Manifests) -> Vec<&'m Taint> {
-    let taints = manifests.node_taints.get(node).into_iter().flatten();
-    taints.filter(|taint| !pod.tolerations.iter().any(|t| t.bears(taint))).collect()
 }
 
 /// The Pods that `DaemonSet`s would make: one on each node that labels, affinity and taints leave.
@@ -182,20 +165,6 @@ fn group(taint: &str, names: &[&str]) -> String {
     };
     let noun = if names.len() == 1 { "node" } else { "nodes" };
     format!("{noun} {named}{more} ({taint})")
-}
-
-/// A taint as `kubectl taint` writes it.
-fn shown(taint: &Taint) -> String {
-    let Taint { key, value, effect } = taint;
-    let effect = match effect {
-        TaintEffect::NoSchedule => "NoSchedule",
-        TaintEffect::NoExecute => "NoExecute",
-        TaintEffect::None => "None",
-        TaintEffect::Other(other) => other,
-    };
-    let equals = if value.is_empty() { "" } else { "=" };
-    let cordoned = if key == CORDONED { "cordoned: " } else { "" };
-    format!("{cordoned}{key}{equals}{value}:{effect}")
 }
 
 #[cfg(test)]

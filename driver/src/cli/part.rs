@@ -6,48 +6,32 @@
 //!                                              └── what is published ────┴─▶ only what has a place is an answer
 //! ```
 
+use super::node_args::ServerVersionArg;
+use aliquot_core::offer::LayoutKind;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use aliquot_core::catalogue::CardModel;
-use aliquot_core::dra::{Access, AllocationMode, DeviceClass, DeviceRequest, ExactRequest, RequestKind};
+use aliquot_core::dra::DeviceClass;
 use aliquot_core::fraction::{
     Ask, AskedPart, FractionChoice, FractionMatch, ResolveError, parse_ask, resolve, shares_beside_templates,
 };
-use aliquot_core::id::{ModelId, TemplateName};
+use aliquot_core::id::TemplateName;
 use aliquot_core::offer::classes::{SPELLING, card_class, share_class};
-use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, DRIVER};
+use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY};
 use aliquot_core::partition::Template;
 use aliquot_core::quantity::{Format, Quantity};
 use aliquot_core::units::{Bytes, Cores, Fraction};
 
-use crate::manifest::{ClaimSpec, ClaimTemplate};
-
 use super::failure::Failure;
+use super::layouts::policies;
 use super::nodes::Fleet;
-use published::{Published, unpublished};
+use draft::PartDraft;
+pub(super) use draft::RequestedPart;
+use published::Published;
 
+mod draft;
 mod published;
-
-/// The request, as objects.
-#[derive(Debug)]
-pub(super) struct RequestedPart {
-    /// What it is, for people.
-    pub(super) about: String,
-    /// The class; one that generated classes contain.
-    pub(super) class: DeviceClass,
-    /// A template that asks for it.
-    pub(super) template: ClaimTemplate,
-}
-
-/// A part before its template is written.
-#[derive(Debug)]
-struct PartDraft {
-    about: String,
-    class: DeviceClass,
-    /// Models that the template selects; none where the class says enough.
-    models: Vec<ModelId>,
-    capacity: BTreeMap<String, Quantity>,
-}
 
 /// Finds the parts that answer a text, on the cards of the nodes, or without nodes on every card of the catalogue, as
 /// policy and version publish them. `Ok(Err(…))`: it is understood, and no card has it, or none is published with it.
@@ -164,51 +148,37 @@ fn spelling(class: &DeviceClass) -> Option<&str> {
     class.annotations.get(SPELLING).map(String::as_str)
 }
 
-// === impl PartDraft ===
-
-impl PartDraft {
-    /// Whether one template serves both: they differ in their models alone. Partitions keep a template for each model.
-    fn takes(&self, other: &Self, found: &FractionMatch) -> bool {
-        let models = self.models == other.models || !matches!(found.choice, FractionChoice::Templates(_));
-        models && self.class.name == other.class.name && self.capacity == other.capacity
+/// Why parts that the models have are no answer: how the models are published, and which policy would publish the parts.
+fn unpublished(text: &str, ask: &Ask, matches: &[FractionMatch], fleet: &Fleet) -> Result<String, Failure> {
+    let mut layouts: BTreeSet<LayoutKind> = BTreeSet::new();
+    for found in matches {
+        layouts.extend(Published::of(&found.model, fleet)?.into_iter().flat_map(|on| on.layouts));
     }
+    let layouts: Vec<&str> = layouts.iter().map(|layout| layout.as_str()).collect();
+    let found =
+        if layouts.is_empty() { "nothing".to_owned() } else { format!("layout {}", layouts.join(" and ")) };
+    let minor = fleet.server.minor;
+    let remedy = remedy(ask, matches, fleet)?;
+    Ok(format!(
+        "part `{text}`: found {found} of its cards on Kubernetes 1.{minor}, expected one that publishes the part; {remedy}"
+    ))
+}
 
-    fn merge(&mut self, other: Self) {
-        self.models.extend(
-            other.models.into_iter().filter(|model| !self.models.contains(model)).collect::<Vec<_>>(),
-        );
-        if self.about != other.about {
-            self.about = format!("{}; {}", self.about, other.about);
+/// A policy of one line, or the default version, that has been seen to place one of the parts.
+fn remedy(ask: &Ask, matches: &[FractionMatch], fleet: &Fleet) -> Result<String, Failure> {
+    for server in [fleet.server, ServerVersionArg::default().0] {
+        for (line, policy) in policies() {
+            for found in matches {
+                let on = Published::under(&found.model, policy.clone(), server, fleet)?;
+                if on.is_none_or(|on| draft_on(ask, found, &on, fleet).is_none()) {
+                    continue;
+                }
+                return Ok(match server == fleet.server {
+                    true => format!("policy `{line}` would place it"),
+                    false => format!("Kubernetes 1.{} with policy `{line}` would place it", server.minor),
+                });
+            }
         }
     }
-
-    /// What a claim for one of it asks for.
-    fn spec(&self, count: u32) -> ClaimSpec {
-        let model = format!("device.attributes[\"{DRIVER}\"].model");
-        let selector = match self.models.as_slice() {
-            [] => None,
-            [only] => Some(format!("{model} == \"{only}\"")),
-            several => {
-                let several: Vec<String> = several.iter().map(|id| format!("\"{id}\"")).collect();
-                Some(format!("{model} in [{}]", several.join(", ")))
-            }
-        };
-        let exact = ExactRequest {
-            device_class: self.class.name.clone(),
-            selectors: selector.into_iter().collect(),
-            mode: AllocationMode::ExactCount(count),
-            access: Access::Normal,
-            tolerations: Vec::new(),
-            capacity: self.capacity.clone(),
-        };
-        let request = DeviceRequest { name: "part".to_owned(), kind: RequestKind::Exactly(exact) };
-        ClaimSpec { requests: vec![request], ..ClaimSpec::default() }
-    }
-
-    fn finish(self, count: u32) -> RequestedPart {
-        let name = self.class.name.strip_suffix(&format!(".{DRIVER}")).unwrap_or(&self.class.name);
-        let template =
-            ClaimTemplate { namespace: "default".to_owned(), name: name.to_owned(), spec: self.spec(count) };
-        RequestedPart { about: self.about, class: self.class, template }
-    }
+    Ok("ask for another part".to_owned())
 }

@@ -16,7 +16,7 @@ use super::cluster::{Cluster, Placement, UnitOutcome};
 use super::cluster_input::{self, InputArgs};
 use super::failure::{CommandAnswer, Failure};
 use super::layouts::LayoutSearch;
-use super::manual;
+use super::manual::manual;
 use super::node_choice;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, ListExtras, Side, Terminal, Tone};

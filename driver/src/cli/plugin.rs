@@ -8,8 +8,9 @@ use aliquot_core::id::NodeName;
 use tracing_subscriber::EnvFilter;
 
 use crate::agent::card_owners::KubeletPlace;
-use crate::agent::composition::{AgentConfig, AgentPace};
+use crate::agent::composition::AgentConfig;
 use crate::agent::orphans::KubeletRecord;
+use crate::agent::pace::AgentPace;
 use crate::agent::start::{self, AgentSettings, HardwareSettings};
 use crate::error_text::chain;
 use crate::hardware::vendors::HostRoots;
@@ -18,7 +19,7 @@ use crate::kubelet::claim_state;
 use crate::kubelet::sockets::KUBELET_ROOT;
 
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::words::seconds;
 
 const EXAMPLES: &str = "\

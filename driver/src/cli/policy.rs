@@ -9,7 +9,7 @@ use crate::hardware::{read_catalogue, read_text};
 
 use super::failure::{CommandAnswer, Failure};
 use super::input::standard_text;
-use super::manual;
+use super::manual::manual;
 use super::output::{Format, Side, Terminal};
 
 /// Longest policy from standard input, in bytes, as for a file.

@@ -21,7 +21,7 @@ use super::failure::{CommandAnswer, Failure};
 use super::holders;
 use super::input::{self, FileArgs};
 use super::leftovers;
-use super::manual;
+use super::manual::manual;
 use super::nodes::NodeArgs;
 use super::output::{Format, Side, Terminal, Tone};
 

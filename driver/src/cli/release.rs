@@ -12,9 +12,9 @@ use crate::prepare::ReleaseOutcome;
 use crate::run::record::{self, RecordState};
 
 use super::failure::{CommandAnswer, Failure};
-use super::holders;
+use super::held_by;
 use super::leftovers;
-use super::manual;
+use super::manual::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Terminal, Tone};
 use crate::error_text::chain;
@@ -124,7 +124,7 @@ fn give_back(
         Some(RecordState::Supervised(pid)) => {
             return Err(Stays::refused(format!(
                 "found its `aliquot run` alive (process {pid}); {}",
-                holders::stop(name, uid, args)
+                held_by::stop(name, uid, args)
             )));
         }
         Some(RecordState::Left(left)) => {
@@ -132,7 +132,7 @@ fn give_back(
                 return Err(Stays::refused(format!(
                     "found live processes of its `aliquot run` ({}); {}",
                     numbers(&pids),
-                    holders::stop(name, uid, args)
+                    held_by::stop(name, uid, args)
                 )));
             }
             Some(left)

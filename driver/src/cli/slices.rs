@@ -3,7 +3,7 @@
 use crate::manifest::Object;
 
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::nodes::{Fleet, NodeArgs};
 use super::output::{Format, Side, Terminal};
 

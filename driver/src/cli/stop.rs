@@ -12,7 +12,7 @@ use crate::node::{Access, Node};
 use crate::run::stop::StoppingRun;
 
 use super::failure::{CommandAnswer, Failure};
-use super::manual;
+use super::manual::manual;
 use super::nodes::NodeArgs;
 use super::output::{Format, Terminal, Tone};
 use super::run::home::Home;

@@ -12,8 +12,9 @@ use std::time::Duration;
 use aliquot_core::card::Inventory;
 
 use crate::config::state_homes;
-use crate::view::look::{Looker, Region, Snapshot};
+use crate::view::Looker;
 use crate::view::model::{Picture, picture};
+use crate::view::snapshot::{Region, Snapshot};
 
 use super::failure::{CommandAnswer, Failure};
 use super::nodes::{NodeArgs, catalogue};

@@ -5,10 +5,11 @@ use aliquot_core::fraction::{AskError, FractionChoice, FractionMatch, ResolveErr
 use aliquot_core::offer::classes::{card_class, template_class};
 use aliquot_core::offer::legacy::legacy_class_of;
 
+use super::asker::Became;
 use super::cards::of_models;
 use super::claims::{ALTERNATIVES_MAX, Alternative, Asked, CardSpread};
 use super::gpus::NO_COUNT;
-use super::pod::{Became, Outcome, STAYS};
+use super::pod::{Outcome, STAYS};
 use super::vocabulary::Unit;
 use super::wishes::Wishes;
 use super::words::{Word, has_template};

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{Conversion, ConvertError, Place, System};
+use super::conversion::{Conversion, ConvertError};
+use super::place::{Place, scalar};
+use super::vocabulary::System;
 use crate::manifest::values;
 use crate::printable::line_of;
 
@@ -165,7 +167,7 @@ impl Conversion<'_> {
     pub(super) fn name_unknown(&mut self, of: &Map<String, Value>, known: &[&str], place: &Place<'_>) {
         for (key, value) in of.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
             let reason = "it is no setting that is known";
-            self.lose(place.field(key), &super::scalar(value), reason, "see docs/user/policy-files.md");
+            self.lose(place.field(key), &scalar(value), reason, "see docs/user/policy-files.md");
         }
     }
 

@@ -9,9 +9,10 @@ use aliquot_core::offer::classes::{card_class, share_class, template_class};
 use aliquot_core::offer::legacy::{legacy_gpu, legacy_gpu_of_profile, legacy_mig, legacy_slot};
 
 use super::amounts::{Amounts, CardPart, ShareMemory, WHOLE, count};
+use super::asker::{ALONE, Became};
 use super::cards::{PartSize, is_called, of_models};
 use super::claims::{ALTERNATIVES_MAX, Alternative, Asked, CardSpread, capacity};
-use super::pod::{Became, Outcome, STAYS};
+use super::pod::{Outcome, STAYS};
 use super::vocabulary::{System, Unit};
 use super::wishes::{ComputeWish, Wishes};
 use super::words::{Word, profile_of};
@@ -19,9 +20,6 @@ use super::{Conversion, Place};
 
 /// What is wrong with a number of devices.
 pub(super) const NO_COUNT: &str = "it is no number from 1 to 32";
-/// What a priority is on a whole card.
-pub(super) const ALONE: &str = "a whole card, where no other process has a turn";
-
 impl Conversion<'_> {
     /// MIG instances by profile.
     pub(super) fn instances(

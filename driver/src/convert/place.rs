@@ -1,6 +1,7 @@
 //! Where in an object a field is. A place borrows the one above it, and is a text only where something is said about it.
 
 use crate::printable::line_of;
+use serde_json::Value;
 
 /// Most bytes of an object, a key or a field in a text: Kubernetes allows no longer name.
 const NAME_BYTES_MAX: usize = 253;
@@ -72,6 +73,14 @@ impl<'p> Place<'p> {
             Entry::Item(index) => format!("{key}[{index}]"),
             Entry::Named(name) => format!("{key}[{}]", line_of(name, NAME_BYTES_MAX)),
         }
+    }
+}
+
+/// A scalar as it would be written, anything else as JSON.
+pub(super) fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     }
 }
 

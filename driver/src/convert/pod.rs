@@ -3,6 +3,7 @@
 use aliquot_core::dra::DeviceClass;
 use serde_json::{Map, Value, json};
 
+use super::asker::{Asker, Became};
 use super::claims::Asked;
 use super::names::Names;
 use super::pod_words::remove;
@@ -19,40 +20,6 @@ pub(super) enum Outcome {
     Claim(Vec<Asked>, Became),
     /// It stays, and what is missing was said.
     Left,
-}
-
-/// What a container asks for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Became {
-    /// Shares, in a claim.
-    Shares,
-    /// Whole cards, in a claim.
-    Cards,
-    /// MIG instances of one profile, in a claim.
-    Instances,
-    /// MIG instances of several profiles, each in a claim.
-    SeveralProfiles,
-    /// Whole cards, through a class under the old name.
-    ClassOfCards,
-    /// MIG instances, through classes under the old names.
-    ClassesOfInstances,
-    /// Slots, through a class under the old name.
-    Slots,
-    /// NPUs or parts of them.
-    Chips,
-    /// What it asked for before.
-    Left,
-}
-
-/// A container that asks for cards.
-pub(super) struct Asker {
-    /// The list of the Pod's `spec`, and that list's path.
-    pub(super) list: &'static str,
-    path: &'static str,
-    /// Its place in the list.
-    pub(super) index: usize,
-    name: String,
-    words: Vec<Word>,
 }
 
 const LISTS: [(&str, &str); 2] =

@@ -5,8 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::gpus::ALONE;
-use super::pod::{Asker, Became};
+use super::asker::{ALONE, Asker, Became};
 use super::vocabulary::{ANNOTATIONS, NODE_LABELS, System, VARIABLES};
 use super::wishes::{Aspect, Fate, Wishes};
 use super::{Conversion, Place, scalar};

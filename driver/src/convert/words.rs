@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::amounts::whole;
-use super::scalar;
+use super::place::scalar;
 use super::vocabulary::{FOREIGN_DOMAINS, RESOURCES, System, Unit};
 
 /// One resource with its number.

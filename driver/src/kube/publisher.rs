@@ -24,6 +24,7 @@ mod plan;
 pub(super) mod probe;
 mod readback;
 mod server;
+mod slice_owner;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -40,9 +41,9 @@ use k8s_openapi::api::resource::v1 as api;
 use tokio::sync::watch;
 
 use self::copies::{Seen, ServerCopies};
-use self::execute::SliceOwner;
 use self::plan::{AcceptedWrite, Situation, Write, plan};
 use self::readback::Losses;
+use self::slice_owner::SliceOwner;
 use super::backoff::Backoff;
 use super::client::Connection;
 use super::failure::ApiCall;

@@ -11,8 +11,8 @@ use aliquot_core::offer::amounts::{AmountDoubt, doubt};
 use aliquot_core::quantity::Quantity;
 
 use super::ClaimSpec;
-use super::documents::Version;
 use super::field::{Context, Origin, Path, SelectorVerdict};
+use super::meta::Version;
 use super::name;
 use super::toleration::tolerations;
 use super::tree::{YamlNode, cut};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use aliquot_core::dra::{DeviceClass, OpaqueConfig};
 
 use super::claim;
-use super::documents::Meta;
 use super::field::{Context, Origin, Path};
+use super::meta::Meta;
 use super::tree::{YamlNode, cut};
 
 const CONFIG_MAX: usize = 32;

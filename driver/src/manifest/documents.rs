@@ -1,36 +1,16 @@
 //! Documents → objects: the kind, origin and name of each.
 
-use std::collections::BTreeMap;
-
 use aliquot_core::dra::ResourceClaim;
 use aliquot_core::id::ClaimUid;
 
 use super::field::{Context, Origin, Path};
+use super::meta::{Meta, Version};
 use super::tree::YamlNode;
 use super::{
     ClaimTemplate, Pod, Reader, allocation, claim, class, made_up_uid, name, node, pod, slice, taint,
     workload,
 };
 use workload::PodCount;
-
-/// Forms of the device API; `v1beta2` has that of `v1`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
-    V1,
-    V1Beta1,
-}
-
-/// The fields of `metadata` that are read.
-#[derive(Default)]
-pub(super) struct Meta {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) uid: Option<String>,
-    pub(super) labels: BTreeMap<String, String>,
-    pub(super) annotations: BTreeMap<String, String>,
-    /// Whether it is on its way out: nothing new is allocated for it.
-    pub(super) deleted: bool,
-}
 
 /// Pods that replicas of all files together may make; ten times the largest cluster that Kubernetes supports.
 const PODS_MAX: usize = 1_500_000;
@@ -271,12 +251,6 @@ impl Reader {
 
 fn is_device_kind(kind: &str) -> bool {
     matches!(kind, "ResourceClaim" | "ResourceClaimTemplate" | "DeviceClass" | "ResourceSlice")
-}
-
-/// Minor version and patch of `v1.37.2-gke.1`.
-pub(crate) fn version_of(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.strip_prefix("v1.")?.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next().and_then(|patch| patch.parse().ok()).unwrap_or(0)))
 }
 
 /// Keeps an object that read without an error.

@@ -8,8 +8,8 @@ use aliquot_core::dra::{
 };
 use aliquot_core::quantity::Quantity;
 
-use super::documents::{Meta, version_of};
 use super::field::{Context, Origin, Path};
+use super::meta::{Meta, version_of};
 use super::tree::{MapEntry, Value, YamlNode, cut};
 use super::{Manifests, name, taint};
 

@@ -5,8 +5,6 @@ use std::fmt;
 
 use aliquot_core::dra::{NodeRequirement, SelectorOperator};
 
-use super::Pod;
-
 /// How far a Pod is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodPhase {
@@ -102,31 +100,6 @@ pub struct HostPort {
     pub protocol: String,
     /// Address that it is bound to; empty: all.
     pub address: String,
-}
-
-// === impl Pod ===
-
-impl Pod {
-    /// Whether it waits for a node.
-    #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        let done = matches!(self.phase, PodPhase::Running | PodPhase::Ended);
-        self.node_name.is_none() && !self.finished && !done
-    }
-
-    /// What else its placement depends on.
-    #[must_use]
-    pub fn rules(&self) -> &PlacementRules {
-        const NONE: &PlacementRules = &PlacementRules {
-            gates: Vec::new(),
-            near: Vec::new(),
-            apart: Vec::new(),
-            spread: Vec::new(),
-            ports: Vec::new(),
-            unknown: Vec::new(),
-        };
-        self.rules.as_deref().unwrap_or(NONE)
-    }
 }
 
 // === impl LabelSelector ===

@@ -3,20 +3,20 @@
 mod requests;
 mod rules;
 
+use rules::CONTAINERS_MAX;
+
 use std::collections::BTreeMap;
 
 use aliquot_core::dra::NodeSelector;
 use aliquot_core::quantity::Quantity;
 
-use super::documents::Meta;
 use super::field::{Context, Path};
+use super::meta::Meta;
 use super::tree::YamlNode;
 use super::{Container, Pod, PodClaim, PodClaimSource, PodPhase, Unscheduled, name, node, taint};
 use requests::{Amounts, ContainerRole, RequestSum};
 
 const CLAIMS_MAX: usize = 1_024;
-const CONTAINERS_MAX: usize = 1_024;
-
 /// Annotations by which other systems give a Pod a part of a card.
 const PART_ANNOTATIONS: [&str; 4] =
     ["gpu-fraction", "gpu-memory", "tensor-fusion.ai/compute-percent-limit", "tensor-fusion.ai/vram-limit"];

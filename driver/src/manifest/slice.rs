@@ -5,19 +5,19 @@ mod value;
 use std::collections::BTreeMap;
 
 use aliquot_core::dra::{
-    CounterConsumption, CounterSet, Device, NodeSelection, Pool, ResourceSlice, Sharing, Taint,
+    CounterConsumption, CounterSet, Device, NodeSelection, Pool, ResourceSlice, Sharing,
 };
 use aliquot_core::id::is_dns_label;
 use aliquot_core::quantity::Quantity;
 use aliquot_core::rounding::policy_problems;
 
 use super::claim::unique;
-use super::documents::{Meta, Version};
 use super::field::{Context, Origin, Path};
-use super::toleration::taint_effect;
+use super::meta::{Meta, Version};
+use super::taint::device_taint;
 use super::tree::{MapEntry, YamlNode};
 use super::{name, node};
-use value::{attribute, capacity};
+use value::{ATTRIBUTES_MAX, DUMP_MAX, attribute, capacity};
 
 const DEVICES_MAX: usize = 128;
 /// With taints, counters or attributes that are lists a slice may carry fewer devices.
@@ -27,15 +27,10 @@ const COUNTERS_MAX: usize = 32;
 const CONSUMES_MAX: usize = 2;
 /// Compatibility groups of one consumption.
 const GROUPS_MAX: usize = 2;
-const ATTRIBUTES_MAX: usize = 32;
 /// Values of all attributes of a device, the members of lists counted one by one.
 const ATTRIBUTE_VALUES_MAX: usize = 48;
-const ATTRIBUTE_BYTES_MAX: usize = 64;
 const TAINTS_MAX: usize = 16;
 const CONDITIONS_MAX: usize = 4;
-/// A cluster dump may come from a server of a later version with larger limits; this stops what no server takes.
-const DUMP_MAX: usize = 4_096;
-
 const SLICE_FIELDS: &[&str] = &[
     "driver",
     "pool",
@@ -331,7 +326,7 @@ fn device_field(
         }
         "consumesCounters" => device.consumes = cx.each(value, &at, CONSUMES_MAX, consumption).into(),
         "nodeName" | "nodeSelector" | "allNodes" => selection.extend(node_selection(cx, entry, path)),
-        "taints" => device.taints = cx.each(value, &at, TAINTS_MAX, taint),
+        "taints" => device.taints = cx.each(value, &at, TAINTS_MAX, device_taint),
         "bindsToNode" => device.binds_to_node = cx.boolean(value, &at).unwrap_or(false),
         "bindingConditions" => device.binding_conditions = cx.strings(value, &at, CONDITIONS_MAX),
         "bindingFailureConditions" => {
@@ -378,30 +373,4 @@ fn device_rules(cx: &mut Context, path: &Path<'_>, device: &Device) {
     for condition in conditions.into_iter().flatten() {
         name::label_name(cx, condition, &path.missing("bindingConditions"));
     }
-}
-
-/// One taint of a device.
-pub(super) fn taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint> {
-    let (mut key, mut value, mut effect) = (None, String::new(), None);
-    for entry in cx.entries(node, path) {
-        let at = path.key(entry);
-        match entry.key.as_ref() {
-            "key" => key = cx.string(&entry.value, &at),
-            "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
-            "effect" => effect = taint_effect(cx, &entry.value, &at),
-            "timeAdded" => {}
-            _ => cx.unknown(&at, &["key", "value", "effect", "timeAdded"]),
-        }
-    }
-    if node.get("key").is_none() {
-        cx.required(path, "key", "a label name");
-    }
-    if effect.is_none() {
-        cx.required(path, "effect", "None, NoSchedule or NoExecute");
-    }
-    if let Some(key) = &key {
-        name::label_name(cx, key, &path.missing("key"));
-    }
-    name::label_value(cx, &value, &path.missing("value"));
-    Some(Taint { key: key?, value, effect: effect? })
 }

@@ -4,8 +4,9 @@
 use aliquot_core::dra::{Taint, TaintEffect, Toleration, TolerationOperator};
 
 use super::field::{Context, Path};
+use super::toleration::taint_effect;
 use super::tree::{YamlNode, cut};
-use super::{TaintRule, name, slice};
+use super::{TaintRule, name};
 
 /// Key of the taint that a cordoned node has; the node's own switch means the same.
 pub(crate) const CORDONED: &str = "node.kubernetes.io/unschedulable";
@@ -113,7 +114,7 @@ pub(super) fn rule(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>, name:
         let at = path.key(entry);
         match entry.key.as_ref() {
             "deviceSelector" => selector = Some(selected(cx, &entry.value, &at)?),
-            "taint" => taint = slice::taint(cx, &entry.value, &at),
+            "taint" => taint = device_taint(cx, &entry.value, &at),
             _ => cx.unknown(&at, &["deviceSelector", "taint"]),
         }
     }
@@ -166,4 +167,30 @@ fn effect_of(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<T
             None
         }
     }
+}
+
+/// One taint of a device.
+pub(super) fn device_taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint> {
+    let (mut key, mut value, mut effect) = (None, String::new(), None);
+    for entry in cx.entries(node, path) {
+        let at = path.key(entry);
+        match entry.key.as_ref() {
+            "key" => key = cx.string(&entry.value, &at),
+            "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
+            "effect" => effect = taint_effect(cx, &entry.value, &at),
+            "timeAdded" => {}
+            _ => cx.unknown(&at, &["key", "value", "effect", "timeAdded"]),
+        }
+    }
+    if node.get("key").is_none() {
+        cx.required(path, "key", "a label name");
+    }
+    if effect.is_none() {
+        cx.required(path, "effect", "None, NoSchedule or NoExecute");
+    }
+    if let Some(key) = &key {
+        name::label_name(cx, key, &path.missing("key"));
+    }
+    name::label_value(cx, &value, &path.missing("value"));
+    Some(Taint { key: key?, value, effect: effect? })
 }

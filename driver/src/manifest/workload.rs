@@ -10,8 +10,8 @@
 use aliquot_core::dra::{TaintEffect, Toleration, TolerationOperator};
 
 use super::Pod;
-use super::documents::Meta;
 use super::field::{Context, Path};
+use super::meta::Meta;
 use super::tree::YamlNode;
 use super::{node, pod};
 

@@ -9,7 +9,6 @@ use aliquot_core::grant::Grant;
 use aliquot_core::ledger::Ledger;
 use aliquot_core::ports::PartitionAt;
 
-use super::Node;
 use super::operate::NewPartitions;
 use super::site::Site;
 use super::state::{State, ledger_of};
@@ -21,18 +20,6 @@ use crate::prepare::{Hands, run_steps};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("hardware, journal, ledger and files differ: {0}")]
 pub struct Differs(pub String);
-
-// === impl Node ===
-
-impl Node {
-    /// Whether hardware, journal, ledger and files say the same.
-    ///
-    /// # Errors
-    /// The first thing that differs.
-    pub fn invariants(&self) -> Result<(), Differs> {
-        self.state.agrees(&self.site)
-    }
-}
 
 // === impl State ===
 

@@ -7,8 +7,9 @@ use aliquot_core::id::NodeName;
 use aliquot_core::offer::{PoolKind, pool_name};
 use nix::fcntl::Flock;
 
-use super::{Access, OpenError};
+use super::parts::OpenError;
 use crate::checkpoint::Journal;
+use crate::state_dir::Access;
 use crate::state_dir::wait::{LockFailure, LockHolder, Note, Role};
 use crate::state_dir::{file, wait};
 

@@ -11,38 +11,11 @@ use aliquot_core::partition::Part;
 use aliquot_core::plan::PlanRefusal;
 use aliquot_core::ports::{BackendError, DeviceAccess};
 
-use super::Node;
 use super::site::Site;
 use crate::prepare::{PrepareError, PreparedClaim, PreparedDevice, access_edits, host_paths};
 
 /// End of the name of a file for monitoring.
 pub(super) const SUFFIX: &str = "-admin";
-
-impl Node {
-    /// Gives a claim's containers these devices to read, without a limit and without holding anything.
-    ///
-    /// # Errors
-    /// The device is not offered, the hardware cannot be asked, or the CDI file cannot be written.
-    pub fn monitor(
-        &self,
-        claim: &ResourceClaim,
-        results: &[&DeviceResult],
-    ) -> Result<PreparedClaim, PrepareError> {
-        let hardware = |source| PrepareError::Hardware {
-            claim: format!("{}/{}", claim.namespace, claim.name),
-            source: Box::new(source),
-        };
-        self.site.monitor(claim, results, self.offers().map_err(hardware)?)
-    }
-
-    /// Removes what [`Node::monitor`] made; nothing is removed for other claims.
-    ///
-    /// # Errors
-    /// The CDI file cannot be removed.
-    pub fn end_monitoring(&self, uid: &ClaimUid) -> Result<(), PrepareError> {
-        self.site.end_monitoring(uid)
-    }
-}
 
 // === impl Site ===
 

@@ -5,8 +5,8 @@ use aliquot_core::grant::Grant;
 use aliquot_core::ledger::Ledger;
 use aliquot_core::plan::plan;
 
-use super::Node;
 use super::amend::{is_newly_held, same_part, told};
+use super::single::Node;
 use crate::grant_file;
 use crate::prepare::{PrepareError, decode};
 use crate::region::UsageCopy;

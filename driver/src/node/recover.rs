@@ -17,7 +17,7 @@ use std::fmt;
 
 use aliquot_core::id::ClaimUid;
 
-use super::Node;
+use super::single::Node;
 use crate::checkpoint::Phase;
 use crate::prepare::{PrepareError, unknown_claims};
 

@@ -1,5 +1,6 @@
 //! A node for many threads: the state is locked for moments, devices and files are worked on outside of that lock.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
@@ -19,9 +20,14 @@ use super::agree::Differs;
 use super::operate::NodeOperation;
 use super::site::Site;
 use super::state::{State, StateAccess, ledger_of, offers_of};
-use super::tend::FilesAsLeft;
 use crate::checkpoint::{ClaimKind, ClaimRecord, PartitionProgress};
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
+
+/// The state of a file or directory; an entry of a directory that comes or goes changes it.
+pub(super) type Stamp = Option<(u64, u64, i64, i64)>;
+
+/// Files as this process left them, by claim.
+pub(super) type FilesAsLeft = BTreeMap<String, Vec<Stamp>>;
 
 /// One node, with many callers. Calls block; those for other cards do not wait for each other.
 pub struct NodeService {

@@ -12,7 +12,7 @@ use aliquot_core::plan::Plan;
 use aliquot_core::ports::{BackendError, DISCOVERY_AGE_MAX, PartitionAt};
 use parking_lot::Mutex;
 
-use super::NodeParts;
+use super::parts::NodeParts;
 use super::turns::Turns;
 use crate::clock;
 use crate::disk::Disk;

@@ -9,7 +9,7 @@
 //! Nothing waits for a claim or card in use: the next pass comes back to it. A pass over claims that are as they were reads
 //! metadata of three files a claim and asks no card.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ use aliquot_core::id::ClaimUid;
 
 use super::monitor::SUFFIX;
 use super::operate::{NewPartitions, NodeOperation, cards_of};
-use super::service::NodeService;
+use super::service::{NodeService, Stamp};
 use super::site::Site;
 use super::state::StateAccess;
 use super::turns::Subject;
@@ -26,12 +26,6 @@ use crate::checkpoint::{ClaimKind, ClaimRecord, Phase};
 use crate::error_text::chain;
 use crate::grant_file;
 use crate::prepare::PrepareError;
-
-/// The state of a file or directory; an entry of a directory that comes or goes changes it.
-pub(super) type Stamp = Option<(u64, u64, i64, i64)>;
-
-/// Files as this process left them, by claim.
-pub(super) type FilesAsLeft = BTreeMap<String, Vec<Stamp>>;
 
 // === impl NodeService ===
 

@@ -8,8 +8,9 @@ use aliquot_abi::layout::limits;
 use aliquot_abi::limits::Limits;
 use aliquot_enforce::term::LoanExpiry;
 
+use super::GrantPaths;
 use super::mapping::Mapping;
-use super::{GrantPaths, bytes_of, fault, open};
+use super::opening::{bytes_of, fault, open};
 
 /// The limits of one grant, kept open and mapped for frequent changes.
 #[derive(Debug)]

@@ -22,12 +22,28 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use super::opening::open_to_look;
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::view::SlotView;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-use super::watched::Life;
+/// Liveness of a slot's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// A process holds the slot's lock, as the kernel reports.
+    Held {
+        /// Its pid in this namespace; `None` if it is not visible here.
+        pid: Option<u32>,
+    },
+    /// No lock, but a process with the slot's pid and start time is alive; the tenant wrote both.
+    Named {
+        /// Its pid in this namespace; `None` if the slot is of another pid namespace.
+        pid: Option<u32>,
+    },
+    /// Exited; a forked child may keep its memory.
+    Dead,
+}
 
 /// Inode of the initial pid namespace, from which every process is visible; fixed by the kernel.
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -215,7 +231,7 @@ fn is_locked(usage: &File, mut lock: libc::flock) -> bool {
 /// hold none: closing the file drops it.
 pub(crate) fn is_locked_or_absent(usage: &Path) -> bool {
     let everything = libc::flock { l_len: 0, ..byte_lock(libc::F_WRLCK, 0) };
-    super::open_to_look(usage).map_or(true, |file| is_locked(&file, everything))
+    open_to_look(usage).map_or(true, |file| is_locked(&file, everything))
 }
 
 /// A record lock on one byte.

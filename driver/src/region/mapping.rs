@@ -8,6 +8,7 @@
 // `aliquot_abi` ask for a promise about mapped memory, which is given here.
 #![expect(unsafe_code, reason = "shared mappings and the signal that a tenant can raise through them")]
 
+use super::opening::{fault, open_to_look};
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io::{self, Read};
@@ -183,7 +184,7 @@ impl Image {
     pub(super) fn of_limits(limits: &Limits) -> io::Result<Self> {
         let image = Self::zeroed(layout::limits::BYTES);
         // SAFETY: as many bytes as requested, in memory that atomics may change; no other code has it.
-        let mut writer = unsafe { LimitsWriter::new(image.base(), image.length()) }.map_err(super::fault)?;
+        let mut writer = unsafe { LimitsWriter::new(image.base(), image.length()) }.map_err(fault)?;
         writer.write(limits);
         Ok(image)
     }
@@ -192,13 +193,13 @@ impl Image {
     pub(super) fn of_usage() -> io::Result<Self> {
         let image = Self::zeroed(layout::usage::BYTES);
         // SAFETY: `length` bytes that atomics may change and no other code has.
-        unsafe { UsageView::create(image.base(), image.length()) }.map_err(super::fault)?;
+        unsafe { UsageView::create(image.base(), image.length()) }.map_err(fault)?;
         Ok(image)
     }
 
     /// The first `length` bytes of a file, or as many as it has.
     pub(super) fn read(path: &Path, length: usize) -> io::Result<Self> {
-        Self::of(&super::open_to_look(path)?, length)
+        Self::of(&open_to_look(path)?, length)
     }
 
     /// The same of an open file, from where it is read next.

@@ -16,6 +16,8 @@ use aliquot_enforce::units::Ppm;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
+use std::fs::OpenOptions;
+
 use super::*;
 
 mod ipc_memory;

@@ -26,9 +26,9 @@ use std::os::fd::AsFd;
 
 use crate::clock::monotonic;
 
-use super::liveness::{Fate, OwnedSlot, Processes, byte_lock, own_namespace, pid_of};
+use super::liveness::{Fate, Life, OwnedSlot, Processes, byte_lock, own_namespace, pid_of};
 use super::mapping::{Image, Mapping};
-use super::{bytes_of, fault, open, open_to_look};
+use super::opening::{bytes_of, fault, open, open_to_look};
 
 /// Tries of a recount while a live thread is between reserving and recording: two thousand times the time that a running thread
 /// needs.
@@ -101,23 +101,6 @@ pub struct SeenProcess {
     pub used: Bytes,
     /// Device time used, in nanoseconds.
     pub device_nanos: u64,
-}
-
-/// Liveness of a slot's process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// A process holds the slot's lock, as the kernel reports.
-    Held {
-        /// Its pid in this namespace; `None` if it is not visible here.
-        pid: Option<u32>,
-    },
-    /// No lock, but a process with the slot's pid and start time is alive; the tenant wrote both.
-    Named {
-        /// Its pid in this namespace; `None` if the slot is of another pid namespace.
-        pid: Option<u32>,
-    },
-    /// Exited; a forked child may keep its memory.
-    Dead,
 }
 
 // === impl UsageFile ===

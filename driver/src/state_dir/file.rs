@@ -12,7 +12,8 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::geteuid;
 
-use super::DIR_MODE;
+/// Mode of the directories of a state, whatever the umask: no other user may write them.
+pub(crate) const DIR_MODE: u32 = 0o755;
 
 /// Mode of a lock file: another user that opens it could hold the lock for ever.
 const LOCK_MODE: u32 = 0o600;

@@ -14,7 +14,7 @@ use aliquot_enforce::rounding::Rounding;
 use aliquot_enforce::units::Nanos;
 
 use super::chain;
-use super::look::{CardAnswer, DriverProcess, DriverView};
+use super::snapshot::{CardAnswer, DriverProcess, DriverView};
 use crate::hardware::MachineCards;
 use crate::hardware::vendors::NoCards;
 use crate::run::processes::{command, grants_of};

@@ -12,8 +12,10 @@
 //! beyond the limits, contradict it.
 
 mod contradiction;
+mod looks;
 mod place;
 mod rate;
+mod rows;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,14 +25,16 @@ use aliquot_core::card::{Card, Health as Found, Unwell};
 use aliquot_core::health::Rediscovery as Answers;
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
-use aliquot_core::units::{Bytes, Cores};
+use aliquot_core::units::Cores;
 
-use super::look::{CardAnswer, CardRecords, PartitionView, ShareView, Snapshot, StateView};
+use super::snapshot::{CardAnswer, CardRecords, PartitionView, ShareView, Snapshot, StateView};
 use crate::checkpoint::Phase;
 
-use place::Spot;
-pub use place::{CardPart, DriverRow, Enforcement, ProcessRow, ShareRow, Shim};
+use looks::SnapshotPair;
+pub use looks::ViewProblem;
 pub use rate::TimeRate;
+use rows::Spot;
+pub use rows::{CardPart, DriverRow, Enforcement, ProcessRow, ShareRow, Shim};
 
 /// The whole picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,27 +103,11 @@ pub struct StateRow {
     pub shares: Option<usize>,
 }
 
-/// An unreadable source or an impossible value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ViewProblem {
-    /// The object.
-    pub subject: String,
-    /// The problem.
-    pub text: String,
-}
-
 /// A card of one simulation or of the machine: simulations in two state directories may use one UUID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key<'a> {
     uuid: &'a str,
     state: Option<&'a Path>,
-}
-
-/// The two looks that a picture is computed from.
-#[derive(Clone, Copy)]
-struct SnapshotPair<'a> {
-    before: Option<&'a Snapshot>,
-    now: &'a Snapshot,
 }
 
 /// The picture of a look. Rates need the previous look.
@@ -235,14 +223,6 @@ fn card(looks: SnapshotPair<'_>, key: &Key<'_>, problems: &mut Vec<ViewProblem>)
     }
 }
 
-// === impl ViewProblem ===
-
-impl ViewProblem {
-    fn new(subject: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { subject: subject.into(), text: text.into() }
-    }
-}
-
 // === impl Snapshot ===
 
 impl Snapshot {
@@ -250,7 +230,7 @@ impl Snapshot {
         self.inventory.cards.iter().find(|card| card.uuid.as_str() == uuid)
     }
 
-    fn driver(&self, uuid: &str, state: Option<&Path>) -> Option<&super::look::DriverView> {
+    fn driver(&self, uuid: &str, state: Option<&Path>) -> Option<&super::snapshot::DriverView> {
         self.drivers.iter().find(|driver| driver.uuid == uuid && driver.state.as_deref() == state)
     }
 
@@ -305,11 +285,6 @@ impl Snapshot {
     fn share(&self, dir: &Path) -> Option<&ShareView> {
         self.promised().flat_map(|(_, promised)| &promised.shares).find(|share| share.dir == dir)
     }
-}
-
-/// Saturating sum: a tenant may write any number.
-fn sum(bytes: impl IntoIterator<Item = Bytes>) -> Bytes {
-    Bytes(bytes.into_iter().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.0)))
 }
 
 /// Phase of a claim, as a word.

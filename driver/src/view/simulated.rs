@@ -11,7 +11,7 @@ use aliquot_core::units::Bytes;
 use aliquot_sim_device::{Card, CardFacts, Device, Node, OpenError, monotonic_nanos};
 
 use super::chain;
-use super::look::{CardAnswer, DriverProcess, DriverView};
+use super::snapshot::{CardAnswer, DriverProcess, DriverView};
 use crate::run::processes::{command, grants_of};
 
 /// Open directories of cards. A directory stays open: its mappings last as long as the process, so opening it at each look

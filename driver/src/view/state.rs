@@ -12,7 +12,7 @@ use std::time::Duration;
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::PartitionAt;
 
-use super::look::{CardRecords, Files, JournalView, PartitionView, Region, ShareView, StateView};
+use super::snapshot::{CardRecords, Files, JournalView, PartitionView, Region, ShareView, StateView};
 use crate::checkpoint::{Journal, JournalFile, PartitionProgress, Phase};
 use crate::disk::Disk;
 use crate::grant_file;

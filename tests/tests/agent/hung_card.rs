@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::agent::pace::AgentPace;
 use aliquot_driver::kubelet::proto::health_v1::{HealthStatus, NodeWatchResourcesResponse};
 use aliquot_sim_device::{Card, Health};
 use aliquot_tests::fake_apiserver::FakeApiServer;

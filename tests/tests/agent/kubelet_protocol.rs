@@ -12,7 +12,7 @@ use aliquot_core::dra::{
 };
 use aliquot_core::offer::ServerVersion;
 use aliquot_core::ports::DeviceBackend as _;
-use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::agent::pace::AgentPace;
 use aliquot_driver::disk::Disk;
 use aliquot_driver::node::{Access, Dirs, Node, NodeParts};
 use aliquot_driver::ports::{DesiredSlices, DeviceStatus, EventObject, EventSeverity, Truth};

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_abi::layout::usage::SLOTS;
-use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::agent::pace::AgentPace;
 use aliquot_driver::ports::EventObject;
 use aliquot_driver::region::USAGE;
 use aliquot_tests::node::Want;

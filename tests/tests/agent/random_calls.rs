@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use aliquot_core::card::Health as Verdict;
 use aliquot_core::id::CardUuid;
 use aliquot_core::ports::{DeviceBackend as _, ExpectedPartition};
-use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::agent::pace::AgentPace;
 use aliquot_sim_device::{Card, Health};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};

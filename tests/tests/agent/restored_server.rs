@@ -7,7 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::agent::pace::AgentPace;
 use aliquot_driver::ports::Publication;
 use aliquot_tests::fake_apiserver::FakeApiServer;
 use aliquot_tests::running_agent::{PACE, RunningAgent};

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_abi::layout::usage::SLOTS;
-use aliquot_driver::agent::composition::AgentPace;
+use aliquot_driver::agent::pace::AgentPace;
 use aliquot_driver::region::USAGE;
 use aliquot_tests::node::Want;
 use aliquot_tests::running_agent::PACE;

@@ -22,7 +22,7 @@ use crate::hardware::simulated_cards::cards_dir;
 
 use super::super::failure::Failure;
 use super::super::output::{Side, Terminal};
-use super::{DemoRecord, heading};
+use super::record::{DemoRecord, heading};
 use crate::error_text::chain;
 
 /// Below the demo's state, that of the runs.

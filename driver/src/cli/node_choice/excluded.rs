@@ -2,7 +2,7 @@
 //! (`with_kept_off`), as is what keeps it off every node (`waits_for`).
 
 use super::node_test::NodeTest;
-use super::numbered;
+use super::nodes::numbered;
 use super::obstacle::Obstacle;
 
 /// A node that was not tried.

@@ -8,9 +8,9 @@ use aliquot_core::dra::{Access, Node, NodeRequirement, NodeSelectorTerm, Request
 use crate::manifest::{Manifests, NodeInclusion, Pod, PodPhase, PodTerm, SpreadRule};
 
 use super::domains::{ClosedDomains, DomainCounts, domain};
+use super::nodes::{bound, labelled, numbered, unborne};
 use super::obstacle::Obstacle;
 use super::occupancy::{ApartRule, EndingPods, NumberedRequests, Occupancy, PodCounts, PodGroup};
-use super::{bound, labelled, numbered, unborne};
 
 /// Label of a namespace whose claims may ask for administrative access, and its value.
 pub(super) const ADMIN_LABEL: (&str, &str) = ("resource.kubernetes.io/admin-access", "true");

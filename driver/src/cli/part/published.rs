@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use aliquot_core::dra::{AttributeValue, DeviceClass, Node, ResourceSlice};
-use aliquot_core::fraction::{Ask, FractionMatch};
 use aliquot_core::id::{ModelId, TemplateName};
 use aliquot_core::offer::{LayoutKind, LayoutPolicy, ServerVersion, classes};
 
 use super::super::failure::Failure;
-use super::super::layouts::{fits, policies};
-use super::super::nodes::{Fleet, FleetNode, ServerVersionArg};
-use super::{PartDraft, draft_on};
+use super::super::layouts::fits;
+use super::super::nodes::{Fleet, FleetNode};
+use super::draft::PartDraft;
 use crate::manifest::made_up_uid;
 
 /// What one node publishes of a model.
@@ -20,47 +19,7 @@ pub(super) struct Published {
     node: Node,
     server: ServerVersion,
     /// Layouts of the cards of the model.
-    layouts: BTreeSet<LayoutKind>,
-}
-
-/// Why parts that the models have are no answer: how the models are published, and which policy would publish the parts.
-pub(super) fn unpublished(
-    text: &str,
-    ask: &Ask,
-    matches: &[FractionMatch],
-    fleet: &Fleet,
-) -> Result<String, Failure> {
-    let mut layouts: BTreeSet<LayoutKind> = BTreeSet::new();
-    for found in matches {
-        layouts.extend(Published::of(&found.model, fleet)?.into_iter().flat_map(|on| on.layouts));
-    }
-    let layouts: Vec<&str> = layouts.iter().map(|layout| layout.as_str()).collect();
-    let found =
-        if layouts.is_empty() { "nothing".to_owned() } else { format!("layout {}", layouts.join(" and ")) };
-    let minor = fleet.server.minor;
-    let remedy = remedy(ask, matches, fleet)?;
-    Ok(format!(
-        "part `{text}`: found {found} of its cards on Kubernetes 1.{minor}, expected one that publishes the part; {remedy}"
-    ))
-}
-
-/// A policy of one line, or the default version, that has been seen to place one of the parts.
-fn remedy(ask: &Ask, matches: &[FractionMatch], fleet: &Fleet) -> Result<String, Failure> {
-    for server in [fleet.server, ServerVersionArg::default().0] {
-        for (line, policy) in policies() {
-            for found in matches {
-                let on = Published::under(&found.model, policy.clone(), server, fleet)?;
-                if on.is_none_or(|on| draft_on(ask, found, &on, fleet).is_none()) {
-                    continue;
-                }
-                return Ok(match server == fleet.server {
-                    true => format!("policy `{line}` would place it"),
-                    false => format!("Kubernetes 1.{} with policy `{line}` would place it", server.minor),
-                });
-            }
-        }
-    }
-    Ok("ask for another part".to_owned())
+    pub(super) layouts: BTreeSet<LayoutKind>,
 }
 
 // === impl Published ===
@@ -84,7 +43,7 @@ impl Published {
     }
 
     /// What a node with one card of the model publishes under a policy.
-    fn under(
+    pub(super) fn under(
         model: &ModelId,
         policy: LayoutPolicy,
         server: ServerVersion,

@@ -17,8 +17,9 @@ use crate::run::watch;
 
 use super::super::failure::Failure;
 use super::super::output::Terminal;
+use super::args::Args;
 use super::home::Home;
-use super::{Args, Beside, Environment, GIVE_BACK_WITHIN, PreparedRun};
+use super::prepared::{Beside, Environment, GIVE_BACK_WITHIN, PreparedRun};
 
 /// Exit code of a command that exists and cannot be run.
 const NOT_EXECUTABLE: u8 = 126;

@@ -8,7 +8,7 @@ use aliquot_core::partition::ShareSupport;
 
 use super::super::failure::Failure;
 use super::super::nodes::Fleet;
-use super::Args;
+use super::args::Args;
 use super::home::Home;
 use super::words::{card, no_run_on};
 

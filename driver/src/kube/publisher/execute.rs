@@ -1,7 +1,6 @@
 //! Writes, one after the other, each followed by the comparison of what came back.
 
 use std::future::Future;
-use std::time::Instant;
 
 use ::kube::Api;
 use ::kube::api::{DeleteParams, PostParams, Preconditions};
@@ -15,6 +14,7 @@ use super::PublisherTask;
 use super::copies::ServerSlice;
 use super::plan::{AcceptedWrite, Write, stance_on};
 use super::readback::Losses;
+use super::slice_owner::SliceOwner;
 use crate::clock;
 use crate::kube::convert;
 use crate::kube::counter_nodes::LABEL;
@@ -23,21 +23,6 @@ use crate::ports::AgentError;
 
 const RESOURCE: &str = "resourceslices.resource.k8s.io";
 
-/// The Node that owns the slices, so that they vanish with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum SliceOwner {
-    /// Not asked for yet.
-    Unknown,
-    /// The server has no such Node, or does not show it, as one that starts does for a while: slices have no owner. It is asked
-    /// again later.
-    Absent {
-        /// When it was asked.
-        asked: Instant,
-    },
-    /// Its UID.
-    Node(String),
-}
-
 /// Whether a write is done or must be planned again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SliceWriteOutcome {
@@ -45,17 +30,6 @@ enum SliceWriteOutcome {
     Written,
     /// The server's copy was another one, or lost fields: the rest of the plan no longer holds.
     PlanAgain,
-}
-
-// === impl SliceOwner ===
-
-impl SliceOwner {
-    pub(super) fn uid(&self) -> Option<&str> {
-        match self {
-            Self::Node(uid) => Some(uid),
-            Self::Unknown | Self::Absent { .. } => None,
-        }
-    }
 }
 
 // === impl PublisherTask ===

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use aliquot_core::dra::{NodeRequirement, SelectorOperator};
 
-use super::{CONTAINERS_MAX, Context, Path, Pod, YamlNode, node};
+use super::{Context, Path, Pod, YamlNode, node};
 use crate::manifest::{HostPort, LabelSelector, NodeInclusion, PlacementRules, PodTerm, SpreadRule};
+
+pub(super) const CONTAINERS_MAX: usize = 1_024;
 
 const GATES_MAX: usize = 1_024;
 const TERMS_MAX: usize = 1_024;

@@ -4,7 +4,13 @@ use aliquot_core::dra::{AttributeValue, CapacityPolicy, CapacityRestriction, Dev
 
 use super::super::field::{Context, Origin, Path};
 use super::super::tree::{YamlNode, cut};
-use super::{ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX, DUMP_MAX};
+
+pub(super) const ATTRIBUTES_MAX: usize = 32;
+
+pub(super) const ATTRIBUTE_BYTES_MAX: usize = 64;
+
+/// A cluster dump may come from a server of a later version with larger limits; this stops what no server takes.
+pub(super) const DUMP_MAX: usize = 4_096;
 
 pub(super) fn attribute(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<AttributeValue> {
     let mut found = Vec::new();

@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use super::{DEPTH_MAX, MapEntry, Style, Value, YamlNode, twice};
+use super::node::{DEPTH_MAX, MapEntry, Style, Value, YamlNode, twice};
 
 /// Longest key that is read here: YAML bounds those that stand before their colon on one line.
 const KEY_BYTES_MAX: usize = 512;

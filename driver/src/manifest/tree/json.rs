@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::error_text::json_cause;
 
-use super::{DEPTH_MAX, MapEntry, Piece, Style, TreeError, Value, YamlNode, is_list, twice};
+use super::node::{DEPTH_MAX, MapEntry, Piece, Style, TreeError, Value, YamlNode, is_list, twice};
 
 /// The pieces of JSON documents that follow each other.
 pub(super) struct Pieces<'a> {

@@ -12,7 +12,8 @@
 //! A line in the column of the first dash, or left of it, ends an item: no value of YAML goes on there. What only the
 //! whole document tells, such as an anchor of another item, is left to the reader of the whole document.
 
-use super::{MapEntry, Piece, Value, YamlNode, block, is_list, twice, yaml};
+use super::node::{MapEntry, Piece, Value, YamlNode, is_list, twice};
+use super::{block, yaml};
 
 /// The items of a list that follow, and the list.
 pub(super) struct Items<'a> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput};
 
-use super::{
+use super::node::{
     DEPTH_MAX, ItemsGiven, MapEntry, Piece, SMALL_MAP, Style, TreeError, Value, YamlNode, is_list, twice,
 };
 

@@ -4,9 +4,10 @@
 use aliquot_abi::limits::{ComputePolicy, Limits, MemoryLimit};
 use aliquot_core::units::{Bytes, Cores};
 
-use super::place::{ProcessRow, Shim};
+use super::looks::sum;
+use super::rate::TimeRate;
 use super::rate::of_card;
-use super::{TimeRate, sum};
+use super::rows::{ProcessRow, Shim};
 use crate::region::UsageCopy;
 
 /// Difference between accounting and driver that each process may have: four times what was measured on an H100 (4 MiB).

@@ -8,9 +8,13 @@ use aliquot_core::partition::{Part, PlacementName};
 use aliquot_core::units::Cores;
 use proptest::prelude::*;
 
+use aliquot_core::units::Bytes;
+
 use super::*;
 use crate::region::{Life, SeenProcess, UsageCopy};
-use crate::view::look::{DriverProcess, DriverView, Files, JournalView, PartitionView, Region, StateView};
+use crate::view::snapshot::{
+    DriverProcess, DriverView, Files, JournalView, PartitionView, Region, StateView,
+};
 
 const CARD: &str = "GPU-c6358f19-ae39-feb5-26ba-7f8d1a14d9ef";
 const MIG: &str = "MIG-c6358f19-ae39-feb5-26ba-7f8d1a14d9ef";
