@@ -16,7 +16,7 @@
 //! | two gRPC servers | the kubelet | registration first, then the service |
 //! | one task a claim | the claim's lock, the API server, the node | with its claim |
 //! | `publish_gate` | the kubelet's registration, then `state` | with `state` |
-//! | `state` | a change of the ledger, a timer, the publisher | at the stop |
+//! | `state` | a change of the ledger, an event of a card, a timer, the publisher | at the stop |
 //! | `maintenance` | the node's label and cordon, the last claim | when the program is to begin anew |
 //! | `card_events` | `state`, the publisher | with `state` |
 //! | `report` | its queue (bounded: a full one drops and counts) | after the queue is empty, or a few seconds |

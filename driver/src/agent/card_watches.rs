@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::health::{Era, Notes};
 use aliquot_core::id::CardUuid;
+use tokio::sync::Notify;
 
 use super::store::{NodeStore, NodeView};
 use crate::clock;
@@ -39,6 +40,8 @@ pub(super) struct CardWatches {
     book: HealthBook,
     era: Era,
     watches: BTreeMap<CardUuid, Watch>,
+    /// Notified after a watch has recorded something new.
+    pub(super) recorded: Arc<Notify>,
     /// How long a card that was lost is on trial.
     pub(super) trial: Duration,
     /// What the log says of cards without a watch.
@@ -58,7 +61,8 @@ struct Watch {
 impl CardWatches {
     pub(super) fn new(cards: Arc<dyn Cards + Send + Sync>, state: &Path) -> Self {
         let (book, era) = (HealthBook::of(state), era(cards.driver_load()));
-        Self { cards, book, era, watches: BTreeMap::new(), trial: TRIAL, said: BTreeMap::new() }
+        let (watches, said, recorded) = (BTreeMap::new(), BTreeMap::new(), Arc::default());
+        Self { cards, book, era, watches, recorded, trial: TRIAL, said }
     }
 
     /// Watches every card that answers, and ends the loss of those that are proved to work.
@@ -122,8 +126,8 @@ impl CardWatches {
                 self.book.answers_again(card).map_err(|error| chain(&error))?;
             }
             let (book, era) = (self.book.clone(), self.era.clone());
-            let followed =
-                EventSource { card: card.clone(), events, book, era, replaced: Arc::clone(&replaced) };
+            let (replaced, recorded) = (Arc::clone(&replaced), Arc::clone(&self.recorded));
+            let followed = EventSource { card: card.clone(), events, book, era, replaced, recorded };
             watch::start(followed).map_err(|error| error.to_string())
         });
         match started {

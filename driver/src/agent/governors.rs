@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  state ─┬▶ grants ─▶ by visible card ─▶ governor: reaps exited processes, hands out compute time; leads by right
-//!         └▶ cards ──▶ watch: notes what the card reports of itself in the health book
+//!         └▶ cards ──▶ watch: notes what the card reports of itself in the health book, and wakes the state task
 //! ```
 //!
 //! A governor ends with the last grant of its card. A watch stays: a card's health matters with and without tenants.
@@ -15,6 +15,7 @@ use std::time::Duration;
 use aliquot_core::card::Inventory;
 use aliquot_core::grant::Grant;
 use aliquot_core::id::CardUuid;
+use tokio::sync::Notify;
 
 use super::card_watches::CardWatches;
 use super::observe::{DormantUses, GovernorReports, ReadShare, ShareUse};
@@ -27,6 +28,9 @@ use crate::run::governor::{Governor, Scope, leader_locks};
 pub trait CardsInUse: Send + 'static {
     /// Follows the cards and grants as they are now, and reads what they use.
     fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> Vec<ShareUse>;
+
+    /// Notified after a card has reported something that was not known of it.
+    fn recorded(&self) -> Arc<Notify>;
 }
 
 /// Governors and watches of a node's cards.
@@ -130,5 +134,9 @@ impl CardsInUse for Governors {
             dormant: self.running.values().map(Governor::dormant).collect(),
         };
         self.dormant.observe(&shares, &reports)
+    }
+
+    fn recorded(&self) -> Arc<Notify> {
+        Arc::clone(&self.watches.recorded)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  ledger changed ─┐  (several changes within DEBOUNCE count as one)
+//!  card's event ───┤
 //!  server's fields ┼─▶ node.view ─▶ slices, if they differ ─▶ publisher
 //!  timer ──────────┘            └─▶ health, if it differs ──▶ kubelet
 //!                   longer than the limit: health unknown, `/readyz` fails, until it ends
@@ -30,7 +31,7 @@ use crate::error_text::chain;
 use crate::kubelet::health::HealthList;
 use crate::ports::{DesiredSlices, DeviceHealth, HealthWord, Publication};
 
-/// Changes of the ledger within this time are published together: each may change the order of devices.
+/// Changes of the ledger and events of cards within this time are published together: each may change the order of devices.
 const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// What the task reads.
@@ -77,6 +78,7 @@ struct Told {
 /// Runs until the stop.
 pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
     let mut told = Told::default();
+    let recorded = inputs.governors.lock().recorded();
     loop {
         let server = inputs.publication.borrow_and_update().server;
         inputs.changed.mark_unchanged();
@@ -87,6 +89,8 @@ pub async fn run(mut inputs: StateInputs, outputs: StateOutputs) {
             () = stop(&mut inputs.stopped) => return,
             () = another_server(&mut inputs.publication, server) => Duration::ZERO,
             Ok(()) = inputs.changed.changed() => DEBOUNCE,
+            // A tenant can provoke events: they count as one for a moment, too.
+            () = recorded.notified() => DEBOUNCE,
             Ok(()) = inputs.maintenance.changed() => Duration::ZERO,
             () = tokio::time::sleep(inputs.pace.look) => Duration::ZERO,
         };

@@ -6,10 +6,7 @@
 //!                                              └── what is published ────┴─▶ only what has a place is an answer
 //! ```
 
-use super::node_args::ServerVersionArg;
-use aliquot_core::offer::LayoutKind;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::catalogue::CardModel;
 use aliquot_core::dra::DeviceClass;
@@ -18,13 +15,14 @@ use aliquot_core::fraction::{
 };
 use aliquot_core::id::TemplateName;
 use aliquot_core::offer::classes::{SPELLING, card_class, share_class};
-use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY};
+use aliquot_core::offer::{CAPACITY_CORES, CAPACITY_MEMORY, LayoutKind};
 use aliquot_core::partition::Template;
 use aliquot_core::quantity::{Format, Quantity};
 use aliquot_core::units::{Bytes, Cores, Fraction};
 
 use super::failure::Failure;
 use super::layouts::policies;
+use super::node_args::ServerVersionArg;
 use super::nodes::Fleet;
 use draft::PartDraft;
 pub(super) use draft::RequestedPart;

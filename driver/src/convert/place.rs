@@ -1,7 +1,8 @@
 //! Where in an object a field is. A place borrows the one above it, and is a text only where something is said about it.
 
-use crate::printable::line_of;
 use serde_json::Value;
+
+use crate::printable::line_of;
 
 /// Most bytes of an object, a key or a field in a text: Kubernetes allows no longer name.
 const NAME_BYTES_MAX: usize = 253;

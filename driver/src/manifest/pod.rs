@@ -3,8 +3,6 @@
 mod requests;
 mod rules;
 
-use rules::CONTAINERS_MAX;
-
 use std::collections::BTreeMap;
 
 use aliquot_core::dra::NodeSelector;
@@ -15,6 +13,7 @@ use super::meta::Meta;
 use super::tree::YamlNode;
 use super::{Container, Pod, PodClaim, PodClaimSource, PodPhase, Unscheduled, name, node, taint};
 use requests::{Amounts, ContainerRole, RequestSum};
+use rules::CONTAINERS_MAX;
 
 const CLAIMS_MAX: usize = 1_024;
 /// Annotations by which other systems give a Pod a part of a card.

@@ -14,8 +14,7 @@ use super::state::State;
 
 use crate::checkpoint::{JournalFile, JournalStore};
 use crate::region::close_to_others;
-use crate::state_dir::Access;
-use crate::state_dir::{self};
+use crate::state_dir::{self, Access};
 
 // === impl Node ===
 

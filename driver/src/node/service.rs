@@ -1,7 +1,6 @@
 //! A node for many threads: the state is locked for moments, devices and files are worked on outside of that lock.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,12 +1,11 @@
 //! One node with one owner: what a command holds.
 
-use aliquot_core::dra::DeviceResult;
 use std::fs::File;
 use std::path::Path;
 
 use aliquot_core::card::Inventory;
 use aliquot_core::catalogue::Catalogue;
-use aliquot_core::dra::ResourceClaim;
+use aliquot_core::dra::{DeviceResult, ResourceClaim};
 use aliquot_core::grant::Grant;
 use aliquot_core::health::Era;
 use aliquot_core::id::{ClaimUid, NodeName};

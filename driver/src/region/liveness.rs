@@ -22,11 +22,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::opening::open_to_look;
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::view::SlotView;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+
+use super::opening::open_to_look;
 
 /// Liveness of a slot's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@
 // `aliquot_abi` ask for a promise about mapped memory, which is given here.
 #![expect(unsafe_code, reason = "shared mappings and the signal that a tenant can raise through them")]
 
-use super::opening::{fault, open_to_look};
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,6 +25,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use super::opening::{fault, open_to_look};
 
 /// Most mappings of one process: regions that one governor watches, limits and usage.
 const MAPPINGS_MAX: usize = 4096;

@@ -1,3 +1,4 @@
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -15,8 +16,6 @@ use aliquot_enforce::memory::{FREEZE, MemoryAccounting, Release, Reservation, by
 use aliquot_enforce::units::Ppm;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-
-use std::fs::OpenOptions;
 
 use super::*;
 

@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use aliquot_core::health::{Cause, Era, Subject, UnixSeconds};
+use aliquot_core::health::{Cause, Era, NoteOutcome, Subject, UnixSeconds};
 use aliquot_core::id::CardUuid;
 use aliquot_core::partition::Part;
+use tokio::sync::Notify;
 
 use super::cards::Events;
 use crate::clock;
@@ -55,6 +56,8 @@ pub struct EventSource {
     pub era: Era,
     /// Becomes true when another watch takes this one's place: nothing is recorded from then on.
     pub replaced: Arc<AtomicBool>,
+    /// Notified after an event is recorded that was not before.
+    pub recorded: Arc<Notify>,
 }
 
 /// Records events.
@@ -64,6 +67,7 @@ struct HealthWriter {
     book: HealthBook,
     era: Era,
     replaced: Arc<AtomicBool>,
+    recorded: Arc<Notify>,
     /// Events already recorded, with the last time.
     noted: BTreeMap<(Cause, Part), Instant>,
     /// Events that could not be recorded yet, with their times.
@@ -109,8 +113,9 @@ pub fn start(followed: EventSource) -> io::Result<JoinHandle<()>> {
     thread.spawn(move || follow(followed))
 }
 
-fn follow(EventSource { card, mut events, book, era, replaced }: EventSource) {
-    let (mut writer, mut patience) = (HealthWriter::new(card, book, era, replaced), Patience::default());
+fn follow(EventSource { card, mut events, book, era, replaced, recorded }: EventSource) {
+    let mut writer = HealthWriter::new(card, book, era, (replaced, recorded));
+    let mut patience = Patience::default();
     while !writer.is_replaced() {
         match ask(events.as_mut(), &mut writer, &mut patience) {
             NextAction::Ask => {}
@@ -144,8 +149,14 @@ fn ask(events: &mut dyn Events, writer: &mut HealthWriter, patience: &mut Patien
 // === impl HealthWriter ===
 
 impl HealthWriter {
-    const fn new(card: CardUuid, book: HealthBook, era: Era, replaced: Arc<AtomicBool>) -> Self {
-        Self { card, book, era, replaced, noted: BTreeMap::new(), waiting: BTreeMap::new(), tried: None }
+    fn new(
+        card: CardUuid,
+        book: HealthBook,
+        era: Era,
+        (replaced, recorded): (Arc<AtomicBool>, Arc<Notify>),
+    ) -> Self {
+        let (noted, waiting) = (BTreeMap::new(), BTreeMap::new());
+        Self { card, book, era, replaced, recorded, noted, waiting, tried: None }
     }
 
     fn is_replaced(&self) -> bool {
@@ -202,7 +213,11 @@ impl HealthWriter {
             return true;
         }
         let of = Subject { card: self.card.clone(), part: part.clone() };
-        self.book.note(&self.era, of, *cause, at).is_ok()
+        let outcome = self.book.note(&self.era, of, *cause, at);
+        if matches!(outcome, Ok(NoteOutcome::New)) {
+            self.recorded.notify_one();
+        }
+        outcome.is_ok()
     }
 
     fn remember(&mut self, seen: (Cause, Part), now: Instant) {
@@ -299,7 +314,7 @@ mod tests {
 
     fn writer(state: &Path) -> HealthWriter {
         let era = Era { boot: "b".to_owned(), driver: Some("d".to_owned()) };
-        HealthWriter::new(CardUuid::new("GPU-0").unwrap(), HealthBook::of(state), era, Arc::default())
+        HealthWriter::new(CardUuid::new("GPU-0").unwrap(), HealthBook::of(state), era, Default::default())
     }
 
     fn noted(writer: &HealthWriter) -> Vec<Cause> {

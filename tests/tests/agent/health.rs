@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::dra::AttributeValue;
 use aliquot_core::ports::{DeviceBackend as _, ExpectedPartition};
+use aliquot_driver::agent::pace::AgentPace;
 use aliquot_driver::ports::DesiredSlices;
 use aliquot_sim_device::{Card, Health};
 use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
-use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
+use aliquot_tests::running_agent::{FakeCluster, PACE, RunningAgent};
 use parking_lot::Mutex;
 
 const PARTITION: Want = Want { card: 0, part: "1g.10gb at 0", memory_mib: None, cores: 0 };
@@ -32,13 +33,17 @@ struct Bench {
 
 impl Bench {
     async fn new(claims: &[(&str, &[Want])]) -> Self {
+        Self::paced(claims, PACE).await
+    }
+
+    async fn paced(claims: &[(&str, &[Want])], pace: AgentPace) -> Self {
         let (world, kubelet, cluster) =
             (World::new("mixed", ""), FakeKubelet::default(), Arc::new(FakeCluster::default()));
         let node = world.open();
         for (uid, wants) in claims {
             cluster.put(&claim(&node, uid, wants));
         }
-        let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+        let agent = RunningAgent::paced(node, &kubelet, &cluster, pace);
         let plugin = kubelet.register().await;
         Self { world, cluster, _kubelet: kubelet, agent, plugin }
     }
@@ -103,6 +108,15 @@ pub(super) async fn eventually(mut holds: impl FnMut() -> bool) {
         assert!(began.elapsed() < Duration::from_secs(60), "not within a minute");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn error_of_a_card_is_published_before_the_next_timer() {
+    // The first look begins the watch; the second one would come after the test.
+    let bench = Bench::paced(&[], AgentPace { look: Duration::from_secs(600), ..PACE }).await;
+    let card = bench.hardware(0).await;
+    bench.report(&card, OF_THE_CARD).await;
+    bench.tainted(Some(&card.facts().uuid)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,7 +38,14 @@ pub(super) fn followed(
                     chain(&error)
                 ))?;
             }
-            Ok(Some(EventSource { card, events, book, era, replaced: Arc::default() }))
+            Ok(Some(EventSource {
+                card,
+                events,
+                book,
+                era,
+                replaced: Arc::default(),
+                recorded: Arc::default(),
+            }))
         }
         Err(why) => {
             let of = Subject { card: card.clone(), part: Part::Card };

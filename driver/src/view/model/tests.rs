@@ -5,10 +5,8 @@ use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, Memory
 use aliquot_core::dra::{DeviceId, Sharing};
 use aliquot_core::grant::{Grant, ShareSettings};
 use aliquot_core::partition::{Part, PlacementName};
-use aliquot_core::units::Cores;
+use aliquot_core::units::{Bytes, Cores};
 use proptest::prelude::*;
-
-use aliquot_core::units::Bytes;
 
 use super::*;
 use crate::region::{Life, SeenProcess, UsageCopy};
