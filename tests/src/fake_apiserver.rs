@@ -14,11 +14,12 @@
 mod faults;
 mod serve;
 mod slices;
+mod state;
 mod store;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 pub use faults::{Effect, Fault, Request};
 pub use slices::{Gate, Gates};
 
+use state::{Shared, State};
 use store::{Key, Store};
 
 /// Longest wait for something that a test expects.
@@ -42,23 +44,6 @@ pub struct FakeApiServer {
 
 /// All objects at one moment, as a backup of a server's database has them.
 pub struct Snapshot(Store);
-
-/// What the server's tasks and the test share.
-struct Shared {
-    state: Mutex<State>,
-    /// Version of the last change, for watches.
-    changed: watch::Sender<u64>,
-    /// Number of the last order to close or expire watches.
-    cut: watch::Sender<u64>,
-}
-
-struct State {
-    store: Store,
-    gates: Gates,
-    version: (u32, u32),
-    faults: faults::Faults,
-    requests: Vec<Request>,
-}
 
 // === impl FakeApiServer ===
 
@@ -255,15 +240,3 @@ impl Drop for FakeApiServer {
 }
 
 // === impl Shared ===
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes watches to look for new objects.
-    fn announce(&self) {
-        let version = self.state().store.version();
-        self.changed.send_replace(version);
-    }
-}

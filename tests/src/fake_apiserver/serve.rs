@@ -14,8 +14,9 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::state::{Shared, State};
 use super::store::{Key, Refusal};
-use super::{Effect, Request, Shared, State, slices};
+use super::{Effect, Request, slices};
 
 /// Largest request body.
 const BODY_MAX: usize = 3 << 20;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::inventory::{DeviceFacts, Inventory};
-use super::{KnownDefects, Random, set};
+use super::random::{KnownDefects, Random, set};
 
 /// The classes of every case; the last has no object, now and then.
 const CLASSES: [&str; 4] = ["any", "driver", "model-a", "large"];

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{KnownDefects, Random, set};
+use super::random::{KnownDefects, Random, set};
 
 /// The drivers, in the order in which cases take them.
 pub(super) const DRIVERS: [&str; 3] = ["gpu.example.com", "npu.example.com", "nic.example.org"];

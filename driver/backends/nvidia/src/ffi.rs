@@ -3,6 +3,7 @@
 
 pub(crate) mod context;
 mod event;
+mod layout;
 mod mig;
 
 use std::path::Path;
@@ -14,7 +15,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 pub(crate) use event::{Event, EventSet};
-pub(crate) use mig::{CreateFailure, Instance, MigLayout, Profile};
+pub(crate) use layout::{Instance, MigLayout, Profile};
+pub(crate) use mig::CreateFailure;
 
 /// Result codes of NVML that mean something of their own here.
 const UNINITIALIZED: u32 = 1;

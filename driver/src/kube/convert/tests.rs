@@ -32,6 +32,41 @@ fn full() -> ResourceSlice {
             restriction.map(|restriction| CapacityPolicy { default: Some(amount("1")), restriction });
         (format!("c{number}"), DeviceCapacity { value: amount("80Gi"), policy })
     });
+    let effects = [
+        TaintEffect::None,
+        TaintEffect::NoSchedule,
+        TaintEffect::NoExecute,
+        TaintEffect::Other("Later".to_owned()),
+    ];
+    let taint = |effect| Taint { key: "aliquot.dev/card".to_owned(), value: "unhealthy".to_owned(), effect };
+    let device = DeviceDescription {
+        attributes: values.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(),
+        capacity: capacity.collect(),
+        consumes: SharedValue::from(vec![CounterConsumption {
+            counter_set: "card-0".to_owned(),
+            counters: counters.clone(),
+            compatibility_groups: vec!["g1".to_owned()],
+        }]),
+        node: Some(NodeSelection::Selector(every_operator())),
+        taints: effects.into_iter().map(taint).collect(),
+        binds_to_node: true,
+        binding_conditions: vec!["example.com/ready".to_owned()],
+        binding_failure_conditions: vec!["example.com/failed".to_owned()],
+        sharing: Sharing::Shareable,
+        ..DeviceDescription::named("card-0")
+    };
+    ResourceSlice {
+        name: "n1-0".to_owned(),
+        driver: "aliquot.dev".to_owned(),
+        pool: Pool { name: "n1".to_owned(), generation: 7, slice_count: 2 },
+        node: NodeSelection::PerDevice,
+        devices: vec![device.into(), Device::named("card-1")].into(),
+        shared_counters: vec![CounterSet { name: "card-0".to_owned(), counters }].into(),
+    }
+}
+
+/// A selector with every operator, over labels and fields.
+fn every_operator() -> NodeSelector {
     let requirement = |operator, values: &[&str]| NodeRequirement {
         key: "zone".to_owned(),
         operator,
@@ -48,37 +83,7 @@ fn full() -> ResourceSlice {
         ],
         ..NodeSelector::for_node("n1").terms.remove(0)
     };
-    let effects = [
-        TaintEffect::None,
-        TaintEffect::NoSchedule,
-        TaintEffect::NoExecute,
-        TaintEffect::Other("Later".to_owned()),
-    ];
-    let taint = |effect| Taint { key: "aliquot.dev/card".to_owned(), value: "unhealthy".to_owned(), effect };
-    let device = DeviceDescription {
-        attributes: values.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(),
-        capacity: capacity.collect(),
-        consumes: SharedValue::from(vec![CounterConsumption {
-            counter_set: "card-0".to_owned(),
-            counters: counters.clone(),
-            compatibility_groups: vec!["g1".to_owned()],
-        }]),
-        node: Some(NodeSelection::Selector(NodeSelector { terms: vec![term] })),
-        taints: effects.into_iter().map(taint).collect(),
-        binds_to_node: true,
-        binding_conditions: vec!["example.com/ready".to_owned()],
-        binding_failure_conditions: vec!["example.com/failed".to_owned()],
-        sharing: Sharing::Shareable,
-        ..DeviceDescription::named("card-0")
-    };
-    ResourceSlice {
-        name: "n1-0".to_owned(),
-        driver: "aliquot.dev".to_owned(),
-        pool: Pool { name: "n1".to_owned(), generation: 7, slice_count: 2 },
-        node: NodeSelection::PerDevice,
-        devices: vec![device.into(), Device::named("card-1")].into(),
-        shared_counters: vec![CounterSet { name: "card-0".to_owned(), counters }].into(),
-    }
+    NodeSelector { terms: vec![term] }
 }
 
 #[test]
