@@ -24,10 +24,12 @@
 //! through `mapping`, where a vanished page reads as zeros and is detected.
 
 mod futex;
+mod held;
 mod live;
 mod liveness;
 mod mapping;
 mod opening;
+mod residue;
 mod settled;
 mod watched;
 
@@ -38,6 +40,7 @@ use std::path::{Path, PathBuf};
 
 use aliquot_abi::layout;
 use aliquot_abi::limits::{self as abi, Limits, MemoryLimit, Pages, Text};
+use aliquot_abi::view::LimitsView;
 use aliquot_core::card::Card;
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, isolation};
 use aliquot_core::id::CardUuid;
@@ -56,13 +59,14 @@ pub(crate) use opening::open_to_look;
 use opening::{bytes_of, fault, open};
 
 pub use futex::{wait_any, wake};
+pub(crate) use held::{SlotBytes, TotalState};
 pub use live::{LimitsWritten, Live};
 pub use liveness::Life;
+pub use opening::LIMITS;
+pub use residue::residue;
 pub(crate) use liveness::{is_locked_or_absent, start_time};
 pub use watched::{ReapOutcome, SeenProcess, UsageCopy, UsageFile};
 
-/// Name of the limits file in the directory of a share.
-pub const LIMITS: &str = "limits";
 /// Name of the usage file in the directory of a share.
 pub const USAGE: &str = "usage";
 

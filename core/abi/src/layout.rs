@@ -42,6 +42,15 @@ pub mod limits {
     /// record's. Writer: agent, renewed at each sample of the card, so that a stopped agent lends nothing.
     /// Reader: shim.
     pub const LENT_UNTIL: usize = 72;
+    /// `u64`, bytes that the driver has given to the tenant's processes beyond what their slots hold exactly, as the last look
+    /// found; 0: none, or no look. Writer: the card's governor. Reader: shim.
+    pub const RESIDUE: usize = 80;
+    /// `u64`, monotonic nanoseconds at which the look that found it began; 0: there was none. Writer: the card's governor, after
+    /// the residue and the correction of presumptions. Reader: shim.
+    pub const LOOKED_AT: usize = 88;
+    /// `u32`, the value of [`super::usage::LOOK_WANTED`] before that look. Writer: the card's governor, before the time. Reader:
+    /// shim.
+    pub const LOOKED_FOR: usize = 96;
     /// First byte of record 0.
     pub const RECORDS: usize = 128;
     /// Bytes of a record.
@@ -78,7 +87,7 @@ pub mod record {
     /// `u32`, pages of device memory on this card: the power of two of those of allocations that have an address in the lowest byte,
     /// of those of arrays in the next one; 0: not measured, then 21 (2 MiB) is assumed.
     pub const PAGES: usize = 52;
-    /// `u64`, bytes of device memory that one context takes on this card, as the host measured it; 0: not measured.
+    /// `u64`, bytes of device memory that one context takes on this card, as the driver showed the host; 0: unknown.
     pub const CONTEXT_BYTES: usize = 56;
     /// Text, the card's UUID as the vendor spells it.
     pub const UUID: usize = 64;
@@ -112,8 +121,8 @@ pub mod usage {
     /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to create a context of
     /// unknown size. One runs at a time, as far as the others wait for it.
     pub const MAKING: usize = 164;
-    /// `u64`, bytes of device memory plus one that a context uses on this card, as one of the tenant's
-    /// processes measured it; 0: not measured. The size in the limits file takes precedence.
+    /// `u64`, bytes of device memory plus one that no context on this card exceeds, as one of the tenant's processes
+    /// found; 0: unknown. The size in the limits file takes precedence.
     pub const CONTEXT_BYTES: usize = 168;
     /// `u64`, number of recounts so far. A reaper detects by it that another reaper started a recount after
     /// its own.
@@ -146,6 +155,9 @@ pub mod usage {
     /// `i64`, nanoseconds in which the card certainly worked for the tenant and that were not charged yet; negative where
     /// more was charged.
     pub const SURE_NANOS: usize = 264;
+    /// `u32`, futex word that changes when a process presumed memory, gave presumed memory back, or is about to be refused memory:
+    /// the governor looks at the driver's account soon.
+    pub const LOOK_WANTED: usize = 512;
     /// First of the `u64` words that mark such time, one for each stretch of the recent past.
     pub const SURE: usize = 1024;
     /// Number of these words.
@@ -250,6 +262,9 @@ pub mod slot {
     /// `u64`, bytes that the owner released during a recount. They stay in [`USED`] and in the total until
     /// the owner takes them off.
     pub const OWED: usize = 88;
+    /// `u64`, the part of [`USED`] that was presumed, not known: contexts. Writers: the owner, and the card's governor, which
+    /// lowers it to what the driver shows.
+    pub const PRESUMED: usize = 96;
     /// The byte with a lock as long as the owner of this [`SIGN`], or a child that it forked, has the
     /// descriptors that the owner had when it first took a slot. A driver's descriptors are among them, and
     /// keep an exited owner's memory. `None`: `sign` is out of range.
@@ -276,7 +291,9 @@ pub mod slot {
     }
 }
 
-const _: () = assert!(limits::LENT_UNTIL.is_multiple_of(8) && limits::LENT_UNTIL + 8 <= limits::RECORDS);
+const _: () = assert!(limits::LENT_UNTIL.is_multiple_of(8) && limits::LOOKED_FOR + 4 <= limits::RECORDS);
+const _: () = assert!(usage::LOOK_WANTED.is_multiple_of(4) && usage::LOOK_WANTED + 4 <= usage::SURE);
+const _: () = assert!(slot::PRESUMED + 8 <= usage::SLOT_BYTES);
 const _: () = assert!(limits::RECORDS + 2 * limits::RECORD_BYTES <= limits::BYTES);
 const _: () = assert!(record::UUID + record::UUID_MAX <= record::CLAIM);
 const _: () = assert!(record::CLAIM + record::CLAIM_MAX <= record::CHECKSUM);

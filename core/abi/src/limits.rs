@@ -28,8 +28,8 @@ pub struct Limits {
     pub fail_mode: FailMode,
     /// How managed memory is charged.
     pub managed: ManagedPolicy,
-    /// Bytes of device memory that one context takes on this card, as the host measured it; 0: not measured, then the
-    /// tenant's first process measures for all of them.
+    /// Bytes of device memory that one context takes on this card, as the driver showed the host; 0: unknown, then
+    /// [`CONTEXT_BYTES_PRESUMED`].
     pub context_bytes: u64,
     /// Pages of device memory.
     pub pages: Pages,

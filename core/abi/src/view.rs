@@ -191,6 +191,24 @@ impl<'a> LimitsView<'a> {
         self.0.word(limits::LENT_UNTIL).load(Ordering::Acquire)
     }
 
+    /// [`limits::RESIDUE`]
+    #[must_use]
+    pub fn residue(self) -> u64 {
+        self.0.word(limits::RESIDUE).load(Ordering::Acquire)
+    }
+
+    /// [`limits::LOOKED_AT`]
+    #[must_use]
+    pub fn looked_at(self) -> u64 {
+        self.0.word(limits::LOOKED_AT).load(Ordering::Acquire)
+    }
+
+    /// [`limits::LOOKED_FOR`]
+    #[must_use]
+    pub fn looked_for(self) -> u32 {
+        self.0.half(limits::LOOKED_FOR).load(Ordering::Acquire)
+    }
+
     fn copy(self, active: u32) -> [u8; limits::RECORD_BYTES] {
         let mut bytes = [0; limits::RECORD_BYTES];
         for (at, to) in bytes.chunks_exact_mut(8).enumerate() {
@@ -244,6 +262,18 @@ impl LimitsWriter<'_> {
     /// Sets the end of borrowed compute time: [`limits::LENT_UNTIL`].
     pub fn lend_until(&mut self, nanos: u64) {
         self.0.word(limits::LENT_UNTIL).store(nanos, Ordering::Release);
+    }
+
+    /// Publishes what a look found: [`limits::RESIDUE`].
+    pub fn publish_residue(&mut self, bytes: u64) {
+        self.0.word(limits::RESIDUE).store(bytes, Ordering::Release);
+    }
+
+    /// All of a look is published that began at `nanos`, when tenants had wanted `wanted` looks: [`limits::LOOKED_FOR`],
+    /// [`limits::LOOKED_AT`]. A reader that sees the time sees its residue or that of a later one.
+    pub fn publish_look(&mut self, nanos: u64, wanted: u32) {
+        self.0.half(limits::LOOKED_FOR).store(wanted, Ordering::Release);
+        self.0.word(limits::LOOKED_AT).store(nanos, Ordering::Release);
     }
 }
 
@@ -364,6 +394,12 @@ impl<'a> UsageView<'a> {
     #[must_use]
     pub fn demand(self) -> &'a AtomicU32 {
         self.0.half(usage::DEMAND)
+    }
+
+    /// [`usage::LOOK_WANTED`]
+    #[must_use]
+    pub fn look_wanted(self) -> &'a AtomicU32 {
+        self.0.half(usage::LOOK_WANTED)
     }
 
     /// [`usage::ACTIVE_UNTIL`]

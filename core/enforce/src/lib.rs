@@ -2,6 +2,7 @@
 //!
 //! - [`memory`]: exact memory across threads and processes: reserve → vendor call → keep or release;
 //! - [`growth`], [`graph_store`]: memory whose size only the driver knows: pools, and the memory that graphs keep;
+//! - [`residue`]: memory that the driver's account has and no slot;
 //! - [`reap`]: memory leaked by exited processes is released at once, by any process that detects the exit;
 //! - [`pace`]: a measured share of the card's time. [`bucket`] is the credit, [`cost`] predicts, [`marks`] measure, [`cells`] and
 //!   [`busy_floor`] add up; [`unbilled`] is the unsettled work of an exited process;
@@ -30,6 +31,7 @@ pub mod memory;
 mod owed;
 pub mod pace;
 pub mod reap;
+pub mod residue;
 pub mod rounding;
 pub mod share;
 pub mod term;

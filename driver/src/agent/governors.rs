@@ -72,11 +72,11 @@ impl Governors {
 
     fn start(&mut self, limited: &LimitedCard<'_>, cards: &Inventory) {
         let LimitedCard { visible, grant, place, shares } = limited;
-        let meter = match self.cards.reach(grant, visible, cards) {
-            Ok(reach) => reach.meter,
+        let (meter, processes) = match self.cards.reach(grant, visible, cards) {
+            Ok(reach) => (reach.meter, reach.processes),
             Err(error) => {
-                tracing::warn!(card = %visible, "compute time cannot be measured: {error}");
-                None
+                tracing::warn!(card = %visible, "compute time and memory beyond the shim cannot be measured: {error}");
+                (None, None)
             }
         };
         let scope = Scope {
@@ -86,6 +86,7 @@ impl Governors {
             writers: place.lock.clone(),
             election: leader_locks(&self.state).join(visible.as_str()),
             meter,
+            processes,
         };
         match Governor::start_of_owner(scope, shares.clone()) {
             Ok(governor) => drop(self.running.insert(visible.clone(), governor)),

@@ -184,7 +184,7 @@ fn reached(
     let environment = environment(limits.is_some().then_some(shim), &grants, variables, &reach);
     let all_grants = node.grants_dir().to_owned();
     let is_limited = limits.as_ref().is_some_and(region::limits_anything);
-    let watched = reach.processes.filter(|_| is_limited).map(|driver| {
+    let watched = reach.processes.clone().filter(|_| is_limited).map(|driver| {
         let share = region::GrantPaths { dir: place.dir.clone(), lock: place.lock.clone() };
         LimitWatch::new(share, all_grants.clone(), driver)
     });
@@ -195,6 +195,7 @@ fn reached(
         writers: place.lock,
         election: leader_locks(&home.state).join(visible.as_str()),
         meter: reach.meter,
+        processes: reach.processes,
     });
     Ok((Beside { scope, limits: watched, followed }, environment))
 }

@@ -18,6 +18,7 @@ use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::Ledger;
 use aliquot_core::partition::Part;
 use aliquot_core::plan::{Plan, PlanRefusal};
+use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Ppm;
 
 use super::operate::{NewPartitions, NodeOperation};
@@ -25,7 +26,7 @@ use super::state::{State, StateAccess};
 use crate::checkpoint::{Change, ClaimKind, ClaimRecord, JournalEntry, Phase};
 use crate::grant_file;
 use crate::prepare::{PrepareError, PreparedClaim, run_steps};
-use crate::region::{UsageFile, limits_of};
+use crate::region::{self, UsageFile, limits_of};
 
 impl<O: StateAccess> NodeOperation<'_, O> {
     /// Puts the limits of a plan in the place of those that its claim was prepared with. The turns of claim and cards are had.
@@ -80,7 +81,8 @@ impl<O: StateAccess> NodeOperation<'_, O> {
         run_steps(&self.site.hands(), lower, kind, &ours, &NewPartitions::new(), &mut None)?;
         for (old, new) in before.grants.iter().zip(&lower.grants).filter(|(old, new)| new.memory < old.memory)
         {
-            let usage = grant_file::place(self.site.grants_dir(), &new.claim, &new.share).usage();
+            let place = grant_file::place(self.site.grants_dir(), &new.claim, &new.share);
+            let usage = place.usage();
             let (claim, request) = (before.name.clone(), new.request.clone());
             let watched = match UsageFile::open(&usage) {
                 Ok(watched) => watched,
@@ -93,6 +95,7 @@ impl<O: StateAccess> NodeOperation<'_, O> {
             let Ok(Some(used)) = watched.settled(part) else {
                 return Err(PrepareError::Unsettled { claim, request });
             };
+            let used = Bytes(used.0.saturating_add(region::residue(&place.limits()).0));
             if used > new.memory {
                 let (held, asked) = (old.memory, new.memory);
                 return Err(PrepareError::InUse { claim, request, held, used, asked });

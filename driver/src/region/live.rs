@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use crate::state_dir::{file, wait};
 use aliquot_abi::layout::limits;
 use aliquot_abi::limits::Limits;
+use aliquot_core::units::Bytes;
 use aliquot_enforce::term::LoanExpiry;
+use aliquot_enforce::units::Nanos;
 
 use super::GrantPaths;
 use super::mapping::Mapping;
@@ -60,6 +62,33 @@ impl Live {
     /// As for [`Self::lent_until`].
     pub fn lend(&mut self, until: LoanExpiry) -> io::Result<()> {
         self.mapping.limits_writer().map_err(fault)?.lend_until(until.0);
+        Ok(())
+    }
+
+    /// When the last look began whose results are published.
+    ///
+    /// # Errors
+    /// As for [`Self::lent_until`].
+    #[cfg(test)]
+    pub(crate) fn looked_at(&self) -> io::Result<Nanos> {
+        Ok(Nanos(self.mapping.limits().map_err(fault)?.looked_at()))
+    }
+
+    /// Publishes the bytes beyond the shim's accounting. As for [`Self::lend`], no lock is needed.
+    ///
+    /// # Errors
+    /// As for [`Self::lent_until`].
+    pub(crate) fn publish_residue(&mut self, residue: Bytes) -> io::Result<()> {
+        self.mapping.limits_writer().map_err(fault)?.publish_residue(residue.0);
+        Ok(())
+    }
+
+    /// Publishes that a look is over that began then, with this value of the tenant's word before it.
+    ///
+    /// # Errors
+    /// As for [`Self::lent_until`].
+    pub(crate) fn publish_look(&mut self, began: Nanos, wanted: u32) -> io::Result<()> {
+        self.mapping.limits_writer().map_err(fault)?.publish_look(began.0, wanted);
         Ok(())
     }
 

@@ -7,6 +7,9 @@ use std::path::Path;
 
 use nix::libc;
 
+/// Name of the limits file in the directory of a share.
+pub const LIMITS: &str = "limits";
+
 /// Opens a file to change it, without blocking: its tenant may have a lease on it, and the node is locked meanwhile.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

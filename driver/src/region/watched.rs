@@ -28,7 +28,8 @@ use crate::clock::monotonic;
 
 use super::liveness::{Fate, Life, OwnedSlot, Processes, byte_lock, own_namespace, pid_of};
 use super::mapping::{Image, Mapping};
-use super::opening::{bytes_of, fault, open, open_to_look};
+use super::opening::{LIMITS, bytes_of, fault, open, open_to_look};
+use super::residue::residue;
 
 /// Tries of a recount while a live thread is between reserving and recording: two thousand times the time that a running thread
 /// needs.
@@ -74,7 +75,7 @@ pub enum ReapOutcome {
 pub struct UsageCopy {
     /// Length of the file; a tenant may give it any.
     pub length: Bytes,
-    /// Bytes reserved by all processes.
+    /// Bytes reserved by all processes, and the residue that the host published.
     pub total: Bytes,
     /// The greatest total so far.
     pub high_water: Bytes,
@@ -138,6 +139,11 @@ impl UsageFile {
             let pid = taken.pid_here(&self.file, here)?;
             Some((pid, taken.slot.start_time().load(Ordering::Relaxed)))
         })
+    }
+
+    /// The file whose locks show the owners of its slots.
+    pub(super) const fn of_locks(&self) -> &File {
+        &self.file
     }
 
     /// Whether any slot has an owner, live or exited, or a reaper has not ended. A file without its header counts as used.
@@ -320,7 +326,9 @@ impl UsageCopy {
         });
         Ok(Self {
             length,
-            total: Bytes(bytes_in(word(view.total()))),
+            total: Bytes(
+                bytes_in(word(view.total())).saturating_add(residue(&path.with_file_name(LIMITS)).0),
+            ),
             high_water: Bytes(word(view.high_water())),
             denied: word(view.denied()),
             reaped: word(view.reaped()),

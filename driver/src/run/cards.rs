@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::card::Inventory;
@@ -76,7 +77,7 @@ pub struct CardAccess {
     /// The source of card time; `None`: the driver reports none.
     pub meter: Option<Box<dyn Meter>>,
     /// The source of the processes on the part; `None`: the driver reports none.
-    pub processes: Option<Box<dyn CardProcesses>>,
+    pub processes: Option<Arc<dyn CardProcesses>>,
 }
 
 /// What reports the events of a part.
@@ -98,9 +99,9 @@ pub trait Events: Send + fmt::Debug {
 }
 
 /// A driver that reports the processes on one card or partition.
-pub trait CardProcesses: Send + fmt::Debug {
-    /// Processes with memory of it, and their memory if it is reported. A driver that cannot be queried reports none.
-    fn processes(&self) -> Vec<(u32, Option<Bytes>)>;
+pub trait CardProcesses: Send + Sync + fmt::Debug {
+    /// Processes with memory of it, and their memory if it is reported. `None`: the driver does not answer now.
+    fn processes(&self) -> Option<Vec<(u32, Option<Bytes>)>>;
 }
 
 /// A driver that reports, window by window, each process's time on one card.

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub struct LimitWatch {
     /// Directory of all grants.
     pub grants: PathBuf,
     /// The driver's account of the part.
-    pub driver: Box<dyn CardProcesses>,
+    pub driver: Arc<dyn CardProcesses>,
     found: Found,
 }
 
@@ -76,7 +77,7 @@ pub struct Watching(#[expect(dead_code, reason = "dropping it ends the thread")]
 impl LimitWatch {
     /// Of a share that no look was taken of yet.
     #[must_use]
-    pub fn new(share: GrantPaths, grants: PathBuf, driver: Box<dyn CardProcesses>) -> Self {
+    pub fn new(share: GrantPaths, grants: PathBuf, driver: Arc<dyn CardProcesses>) -> Self {
         Self { share, grants, driver, found: Found::default() }
     }
 
@@ -100,7 +101,7 @@ impl LimitWatch {
     /// Losses that no earlier look reported.
     pub fn look(&mut self) -> Vec<Loss> {
         // Before the slots: a process has its slot before the driver lists it.
-        let listed = self.driver.processes();
+        let listed = self.driver.processes().unwrap_or_default();
         let slots = match UsageCopy::of(&self.share.usage()) {
             Ok(usage) => usage.processes.into_iter().filter_map(|process| match process.life {
                 Life::Held { pid } | Life::Named { pid } => pid,

@@ -26,6 +26,7 @@ mod grant;
 mod news;
 mod owners;
 mod register;
+mod residue;
 mod unshimmed;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +43,7 @@ use aliquot_enforce::share::{Next, Sample, Tenant, step};
 use aliquot_enforce::term::LoanExpiry;
 use aliquot_enforce::units::Nanos;
 
-use super::cards::{Meter, Window};
+use super::cards::{CardProcesses, Meter, Window};
 use crate::clock::monotonic;
 use crate::disk::Disk;
 use crate::region::{GrantPaths, Live, ReapOutcome, UsageFile, wait_any};
@@ -52,6 +53,7 @@ use news::{Candidate, FileWatch, GovernorRequest, GovernorRequests, Heard};
 pub use news::{leader_locks, remove_leader_locks};
 use owners::{Owners, StartedGrants};
 use register::Register;
+use residue::{GrantLooks, MemoryLooks};
 pub use unshimmed::UnshimmedProcess;
 use unshimmed::UnshimmedProcesses;
 
@@ -77,6 +79,8 @@ pub struct Scope {
     pub election: PathBuf,
     /// The source of each process's card time; `None`: the driver reports none.
     pub meter: Option<Box<dyn Meter>>,
+    /// The source of each process's memory; `None`: the driver reports none.
+    pub processes: Option<Arc<dyn CardProcesses>>,
 }
 
 /// A governor thread beside a command; dropping the value ends it.
@@ -105,6 +109,7 @@ struct Reign<'s> {
     unread: usize,
     /// Processes of the card that belong to no grant with limited compute.
     strangers: Owners,
+    memory: MemoryLooks,
 }
 
 /// The content of a share's directory.
@@ -208,6 +213,7 @@ fn serve(mut scope: Scope, register: Option<&Register>, shared: &GovernorRequest
                 let mut reign = Reign::new(&mut scope, register);
                 while shared.wish() == GovernorRequest::Run && leader_lock.is_held() {
                     reign.look();
+                    reign.look_at_memory();
                     let next = reign.step();
                     reign.wait(next, shared);
                 }
@@ -238,6 +244,7 @@ impl<'s> Reign<'s> {
             stirred_at: monotonic(),
             unread: 0,
             strangers: Owners::default(),
+            memory: MemoryLooks::default(),
         }
     }
 
@@ -349,8 +356,8 @@ impl<'s> Reign<'s> {
         match UsageFile::open(&place.usage()) {
             Ok(usage) => {
                 let (tenant, owners) = (terms(&found).map(Tenant::new), Owners::default());
-                let unshimmed = UnshimmedProcesses::default();
-                let grant = GovernedGrant { limits, usage, tenant, owners, unshimmed, since: now };
+                let (unshimmed, looks) = (UnshimmedProcesses::default(), GrantLooks::default());
+                let grant = GovernedGrant { limits, usage, tenant, owners, unshimmed, since: now, looks };
                 ShareContent::Ours(Box::new(grant))
             }
             Err(_) => ShareContent::Unread,
@@ -425,8 +432,12 @@ impl<'s> Reign<'s> {
             Next::Tick(at) => {
                 shared.sleep(Some(Duration::from_nanos(at.minus(monotonic()).0).min(LOOK)), None);
             }
-            Next::Demand if step.demands.is_empty() => self.rest(shared),
-            Next::Demand => wait_any(&self.words(step.demands), LOOK),
+            Next::Demand if step.demands.is_empty() && !self.looks_at_memory() => self.rest(shared),
+            Next::Demand => {
+                let (looks, longest) = self.look_words();
+                let words = self.words(step.demands).into_iter().chain(looks).chain([shared.word()]);
+                wait_any(&words.collect::<Vec<_>>(), longest);
+            }
         }
     }
 

@@ -65,7 +65,7 @@ impl Cards for LocalMachine {
 
     fn reach(&self, grant: &Grant, visible: &CardUuid, _: &Inventory) -> io::Result<CardAccess> {
         let (node, card) = (Arc::clone(&self.cards), visible.clone());
-        let processes = Some(Box::new(MachineProcesses { node, part: card }) as Box<dyn CardProcesses>);
+        let processes = Some(Arc::new(MachineProcesses { node, part: card }) as Arc<dyn CardProcesses>);
         let (node, card) = (Arc::clone(&self.cards), visible.clone());
         // No driver reports process times for a partition.
         let meter = grant.partition().is_none().then(|| {
@@ -141,8 +141,8 @@ impl fmt::Debug for MachineProcesses {
 }
 
 impl CardProcesses for MachineProcesses {
-    fn processes(&self) -> Vec<(u32, Option<Bytes>)> {
-        self.node.usage(&self.part).map(|usage| usage.processes).unwrap_or_default()
+    fn processes(&self) -> Option<Vec<(u32, Option<Bytes>)>> {
+        Some(self.node.usage(&self.part).ok()?.processes)
     }
 }
 

@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::card::{Card, Inventory};
@@ -119,7 +120,7 @@ impl Cards for SimulatedCards {
             (Part::Card | Part::Slot { .. }, Some(card)) => card.index().to_string().into(),
             _ => visible.as_str().into(),
         };
-        let processes = card.clone().map(|card| Box::new(SimulatedProcesses(card)) as Box<dyn CardProcesses>);
+        let processes = card.clone().map(|card| Arc::new(SimulatedProcesses(card)) as Arc<dyn CardProcesses>);
         let meter = card.map(|card| Box::new(SimulatedMeter { card, window: 0 }) as Box<dyn Meter>);
         let environment = vec![
             (VISIBLE_CARDS, shown),
@@ -234,9 +235,9 @@ impl Events for FollowedCard {
 // === impl SimulatedMeter ===
 
 impl CardProcesses for SimulatedProcesses {
-    fn processes(&self) -> Vec<(u32, Option<Bytes>)> {
+    fn processes(&self) -> Option<Vec<(u32, Option<Bytes>)>> {
         let held = |process: aliquot_sim_device::Process| (process.pid, Some(Bytes(process.held_bytes)));
-        self.0.processes().into_iter().map(held).collect()
+        Some(self.0.processes().into_iter().map(held).collect())
     }
 }
 

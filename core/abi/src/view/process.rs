@@ -66,6 +66,12 @@ impl<'a> SlotView<'a> {
         self.bytes.word(self.at + slot::OWED)
     }
 
+    /// [`slot::PRESUMED`]
+    #[must_use]
+    pub fn presumed(self) -> &'a AtomicU64 {
+        self.bytes.word(self.at + slot::PRESUMED)
+    }
+
     /// [`slot::SIGN`]
     #[must_use]
     pub fn sign(self) -> &'a AtomicU64 {

@@ -11,6 +11,7 @@ use aliquot_enforce::units::{Nanos, Ppm};
 
 use super::super::cards::Window;
 use super::owners::Owners;
+use super::residue::GrantLooks;
 use super::unshimmed::UnshimmedProcesses;
 use crate::clock::monotonic;
 use crate::region::{LimitsWritten, Live, UsageFile, wake};
@@ -28,6 +29,8 @@ pub(super) struct GovernedGrant {
     pub(super) unshimmed: UnshimmedProcesses,
     /// When a process began to use it, or may have.
     pub(super) since: Nanos,
+    /// What looks at its memory remember.
+    pub(super) looks: GrantLooks,
 }
 
 /// How long a share is served at least after it was touched.
@@ -66,6 +69,7 @@ impl GovernedGrant {
             self.publish(Tenant::new(tenant.terms));
             self.lend(LoanExpiry::behind(monotonic()));
         }
+        self.forget_residue();
     }
 
     pub(super) fn word(&self) -> u32 {

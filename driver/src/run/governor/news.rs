@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use nix::sys::time::TimeSpec;
 use super::LOOK;
 use crate::clock::monotonic;
 use crate::disk::Disk;
-use crate::region::{GrantPaths, Live};
+use crate::region::{GrantPaths, Live, wake};
 use crate::state_dir::file;
 
 /// Tries for the leader lock after an event, with doubling delays: the kernel reports a closed file shortly before it releases the
@@ -46,6 +47,10 @@ pub(super) struct GovernorRequests {
     changed: Condvar,
     /// Readable once the request changed.
     asked: EventFd,
+    /// Changes with each request, for a thread that waits for words.
+    requests: AtomicU32,
+    /// Its value when the request was last read.
+    read: AtomicU32,
 }
 
 /// An inotify watch on one path.
@@ -97,7 +102,9 @@ pub(super) struct LeaderLock {
 impl GovernorRequests {
     pub(super) fn new() -> io::Result<Self> {
         let asked = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { wish: Mutex::new((GovernorRequest::Run, false)), changed: Condvar::new(), asked })
+        let [requests, read] = [const { AtomicU32::new(0) }; 2];
+        let wish = Mutex::new((GovernorRequest::Run, false));
+        Ok(Self { wish, changed: Condvar::new(), asked, requests, read })
     }
 
     pub(super) fn ask(&self, wish: GovernorRequest) {
@@ -109,9 +116,18 @@ impl GovernorRequests {
     pub(super) fn wake(&self) {
         // A counter at its most is readable as well.
         let _more = self.asked.write(1);
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        wake(&self.requests);
+    }
+
+    /// The word of requests, with its value when the request was last read.
+    pub(super) fn word(&self) -> (&AtomicU32, u32) {
+        (&self.requests, self.read.load(Ordering::SeqCst))
     }
 
     pub(super) fn wish(&self) -> GovernorRequest {
+        // Before the request: one that comes later ends the next wait.
+        self.read.store(self.requests.load(Ordering::SeqCst), Ordering::SeqCst);
         self.wish.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 

@@ -14,6 +14,7 @@ use crate::region::{read, wake};
 use crate::run::cards::ProcessTime;
 
 mod dormant;
+mod residue;
 
 const CARD: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
@@ -50,6 +51,7 @@ fn scope(dir: &Path) -> Scope {
         share: dir.join("grants").join("burst").join("0"),
         election: dir.join("governors").join(CARD),
         meter: None,
+        processes: None,
     }
 }
 
