@@ -326,6 +326,22 @@ impl Grant {
         LoanExpiry(self.limits.lent_until())
     }
 
+    /// Bytes that the driver has given beyond all slots, as the host's last look found.
+    #[inline]
+    pub(crate) fn residue(&self) -> u64 {
+        self.limits.residue()
+    }
+
+    /// When that look began; 0: there was none.
+    pub(crate) fn looked_at(&self) -> u64 {
+        self.limits.looked_at()
+    }
+
+    /// Which wish for a look it served.
+    pub(crate) fn looked_for(&self) -> u32 {
+        self.limits.looked_for()
+    }
+
     /// The limits in force, where they can be read.
     pub(crate) fn read(&self) -> Option<Limits> {
         self.limits.read().ok()

@@ -224,6 +224,18 @@ impl GrantFiles {
         write(limits::ACTIVE, &next.to_le_bytes());
     }
 
+    /// Publishes a residue and the time of the look that found it, as the host does.
+    ///
+    /// # Panics
+    ///
+    /// When the file cannot be written.
+    pub fn publish_residue(&self, bytes: u64, looked_at: u64) {
+        for (place, value) in [(limits::RESIDUE, bytes), (limits::LOOKED_AT, looked_at)] {
+            let written = self.limits.write_all_at(&value.to_le_bytes(), u64::try_from(place).unwrap_or(0));
+            assert!(written.is_ok(), "{written:?}");
+        }
+    }
+
     /// A word of the usage file, by its offset in [`aliquot_abi::layout::usage`].
     ///
     /// # Panics

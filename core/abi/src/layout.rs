@@ -118,9 +118,6 @@ pub mod usage {
     /// measurement. One runs at a time, as far as the others wait for it. Odd: operations that move memory
     /// wait for it too, for a bounded time.
     pub const MEASURING: usize = 160;
-    /// `u32`, futex word: 0, or the monotonic milliseconds at which a thread began to create a context of
-    /// unknown size. One runs at a time, as far as the others wait for it.
-    pub const MAKING: usize = 164;
     /// `u64`, bytes of device memory plus one that no context on this card exceeds, as one of the tenant's processes
     /// found; 0: unknown. The size in the limits file takes precedence.
     pub const CONTEXT_BYTES: usize = 168;

@@ -372,12 +372,6 @@ impl<'a> UsageView<'a> {
         self.0.half(usage::MEASURING)
     }
 
-    /// [`usage::MAKING`]
-    #[must_use]
-    pub fn making(self) -> &'a AtomicU32 {
-        self.0.half(usage::MAKING)
-    }
-
     /// [`usage::CONTEXT_BYTES`]
     #[must_use]
     pub fn context_bytes(self) -> &'a AtomicU64 {

@@ -11,6 +11,7 @@
 
 mod limit;
 mod own;
+mod residue;
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -88,6 +89,8 @@ pub(crate) struct Private {
     /// The slot's owner word while the slot is this process's.
     owner: AtomicU64,
     own: AtomicU64,
+    /// The part of `own` that is presumed, as far as this process has seen.
+    presumed: AtomicU64,
     apart: AtomicU64,
     /// When the last look at exited processes began, in nanoseconds of the monotonic clock.
     looked: AtomicU64,
@@ -200,7 +203,7 @@ impl Ledger {
         }
         self.reserve_now(bytes).or_else(|OutOfMemory| {
             self.relieve();
-            self.reserve_now(bytes)
+            self.reserve_now(bytes).or_else(|OutOfMemory| self.reserve_after_look(bytes))
         })
     }
 
@@ -239,7 +242,7 @@ impl Ledger {
     /// The same, without asking the pools.
     pub(crate) fn reserve_now(self, bytes: Bytes) -> Result<(), OutOfMemory> {
         let books = self.books().ok_or(OutOfMemory)?;
-        match books.reserve_under(bytes.0, || self.limit().0) {
+        match books.reserve_under(bytes.0, || self.admissible().0) {
             Reservation::Granted => Ok(()),
             Reservation::Denied { .. } | Reservation::Frozen => self.reserve_again(&books, bytes),
         }
@@ -247,7 +250,7 @@ impl Ledger {
 
     /// The same where there is room at once; nothing is tried for it, and a process that is told no is not refused yet.
     pub(crate) fn reserve_at_once(self, bytes: Bytes) -> bool {
-        let reserved = self.books().map(|books| books.reserve_under(bytes.0, || self.limit().0));
+        let reserved = self.books().map(|books| books.reserve_under(bytes.0, || self.admissible().0));
         reserved == Some(Reservation::Granted)
     }
 
@@ -256,7 +259,7 @@ impl Ledger {
         let _errno = KeepErrno::new();
         let mut looked = !self.is_time_to_look(LOOK_NANOS);
         for _ in 0..FROZEN_STEPS_MAX {
-            match books.reserve_under(bytes.0, || self.limit().0) {
+            match books.reserve_under(bytes.0, || self.admissible().0) {
                 Reservation::Granted => return Ok(()),
                 Reservation::Denied { .. } if looked => return Err(OutOfMemory),
                 Reservation::Denied { .. } => {
@@ -440,9 +443,9 @@ impl Ledger {
         own.wrapping_sub(1)
     }
 
-    /// Bytes that a context takes on this card, as the host measured it; 0: it did not.
+    /// Bytes that a context takes on this card, as the driver showed the host; 0: unknown.
     pub(crate) fn context_bytes(self) -> Bytes {
-        Bytes(self.grant.first().context_bytes)
+        Bytes(self.grant.limits().context_bytes)
     }
 
     /// Pages of device memory of a family on this card.
@@ -459,6 +462,8 @@ impl Ledger {
     pub(crate) fn free(self) -> Bytes {
         let Some(private) = private(self.grant.number) else { return Bytes(0) };
         let total = || bytes_in(self.usage.view.total().load(Ordering::Acquire));
+        let slot = self.own_slot(private, private.slot.load(Ordering::Acquire));
+        slot.into_iter().for_each(|slot| residue::see_lowered(private, slot));
         let own = private.own.load(Ordering::Acquire);
         // Where no other process holds anything, no exited process does.
         if total() > own && self.is_time_to_look(LOOK_FOR_REPORT_NANOS) {
@@ -466,7 +471,7 @@ impl Ledger {
             // Another process at it is as good.
             let _done_or_elsewhere = self.look();
         }
-        let limit = self.limit().0;
+        let limit = self.admissible().0;
         Bytes(limit.saturating_sub(total()).min(limit.saturating_sub(own)))
     }
 

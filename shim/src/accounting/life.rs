@@ -275,6 +275,7 @@ fn take_this(
     slot.kind().store(kind, Ordering::Release);
     slot.tag().store(tag, Ordering::Release);
     slot.owed().store(0, Ordering::Release);
+    slot.presumed().store(0, Ordering::Release);
     slot.sign().store(liveness::shown(usage, me), Ordering::Release);
     if slot.owner().compare_exchange(owner, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
         unlock();
@@ -285,6 +286,12 @@ fn take_this(
         unlock();
     }
     Some(taken)
+}
+
+/// Bytes that the container's processes have presumed.
+pub(crate) fn presumed(usage: Usage) -> u64 {
+    let owned = slots(usage).filter(|(_, slot)| pid_of(*slot).0 != 0);
+    owned.fold(0, |sum, (_, slot)| sum.saturating_add(slot.presumed().load(Ordering::SeqCst)))
 }
 
 /// Calls of a container's processes that may move memory.

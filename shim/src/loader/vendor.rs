@@ -74,8 +74,6 @@ calls! {
     fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32);
     fn cuDevicePrimaryCtxRelease_v2(device: i32);
     fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
-    fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32);
-    fn cuCtxDestroy_v2(context: u64);
     fn cuCtxGetLimit(value: *mut usize, limit: u32);
     /// 1: modules are loaded whole, 2: function by function; from 11.7 on.
     fn cuModuleGetLoadingMode(mode: *mut u32);

@@ -1,7 +1,5 @@
-//! Contexts: what they take from the card is in accounting before they are made, and leaves them when they are gone.
-//!
-//! How large one is says [`crate::memory::sizes`]; where it is unknown, what is presumed is reserved, and the first one is
-//! taken away again where it does not fit. A primary context that a runtime library got past the hooks is charged when memory
+//! Contexts: what they are presumed to take ([`crate::memory::sizes`]) is reserved before they are made, lowered by the host's
+//! look at the driver, and given back when they are gone. A primary context that a runtime library got past the hooks is charged when memory
 //! is first asked for in it; that one ended so is found out before any thread is refused.
 
 mod attached;
@@ -11,13 +9,12 @@ mod retention;
 use core::sync::atomic::Ordering;
 
 use crate::accounting::account::{self, Account, Bytes, Ledger, UnaccountedRelease};
-use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, Tie};
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, NoRoom, Tie};
 use crate::accounting::contexts::{self, ContextEnd};
-use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
+use crate::loader::vendor::{self, Device, SUCCESS};
 use crate::memory::closed;
-use crate::memory::meter::{CallEnd, Meter, State};
 use crate::memory::pools::AddressOut;
-use crate::memory::sizes::{self, ContextForecast};
+use crate::memory::sizes;
 use crate::sys::KeepErrno;
 
 pub(crate) use attached::{attach, destroy, detach};
@@ -28,7 +25,7 @@ use retention::Relying;
 /// Cards a process numbers.
 const DEVICES_MAX: usize = 64;
 
-/// Contexts that are not primary ones, by handle.
+/// Contexts by handle, primary ones by card.
 static CONTEXTS: AllocMap = AllocMap::new();
 
 fn primary(device: Device) -> Option<&'static Primary> {
@@ -47,10 +44,54 @@ fn stays(device: Device) -> Option<Relying> {
     (is_active(device) == Some(true)).then_some(relying)
 }
 
-/// What a card's primary context takes now; `None`: not known.
-pub(crate) fn primary_bytes(device: Device) -> Option<Bytes> {
-    let Account::Counted(ledger) = account::of(device) else { return None };
-    if is_active(device)? { sizes::known(ledger) } else { Some(Bytes(0)) }
+/// Where a card's primary context is noted: no handle is so small.
+fn key_of(device: Device) -> Key {
+    Key(u64::try_from(device.0).unwrap_or(0) + 1)
+}
+
+/// A context is there, for which so much is reserved: it is presumed from now on. `Err`: it may not fit, or cannot be noted, and
+/// nothing is reserved for it any more.
+fn hold(ledger: Ledger, key: Key, context: Option<u64>, reserved: Bytes) -> Result<(), NoRoom> {
+    let found = sizes::found(ledger, context, reserved);
+    let held = found.and_then(|bytes| Some((bytes, AllocEntry::new(bytes, ledger.number(), Tie(0))?)));
+    let Some((bytes, held)) = held else {
+        ledger.release(reserved);
+        return Err(NoRoom);
+    };
+    // First: a thread that finds it noted may withdraw it at once.
+    ledger.presume(bytes);
+    match CONTEXTS.insert(key, held) {
+        Ok(earlier) => {
+            // One that ended unseen, or another thread's note of this one.
+            earlier.into_iter().for_each(withdraw);
+            ledger.release(Bytes(reserved.0.saturating_sub(bytes.0)));
+            Ok(())
+        }
+        Err(no_room) => {
+            ledger.withdraw(bytes);
+            ledger.release(Bytes(reserved.0.saturating_sub(bytes.0)));
+            Err(no_room)
+        }
+    }
+}
+
+fn withdraw(held: AllocEntry) {
+    held.ledger().into_iter().for_each(|ledger| ledger.withdraw(held.bytes()));
+}
+
+/// The primary context of a card may have ended.
+fn credit_if_gone(device: Device) {
+    if is_active(device) != Some(false) {
+        return;
+    }
+    let Some(held) = CONTEXTS.take(key_of(device)) else { return };
+    if is_active(device) == Some(true) {
+        // Another thread made it anew. Without a place for it the driver's account has it.
+        if CONTEXTS.insert(key_of(device), held).is_ok() {
+            return;
+        }
+    }
+    withdraw(held);
 }
 
 /// Holders of a primary context.
@@ -96,37 +137,28 @@ pub(crate) fn retain(
         Account::Uncounted => return uncounted(device, (holder, context), real),
         Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
-    let meter = Meter::Primary(device);
-    // Its turn, where it has one, ends when accounting is right.
-    let foreseen = ContextForecast::of(ledger);
+    let _moving = ledger.moving();
     let relying = stays(device);
-    let worst = if relying.is_some() { Bytes(0) } else { foreseen.bytes() };
-    let running = meter.note(device, State::Charged).then(|| meter.enter_worst(ledger, worst));
-    let Some(running) = running.flatten() else { return ledger.refuse() };
+    let reserved = if relying.is_some() { Ok(Bytes(0)) } else { sizes::reserve(ledger) };
+    let Ok(reserved) = reserved else { return ledger.refuse() };
     let before = context.before();
     let answer = real();
     let _errno = KeepErrno::new();
+    let is_relied_on = relying.is_some();
     // It is held by now.
     drop(relying);
-    let handle = if answer == SUCCESS { holder.handle(device, context) } else { None };
-    let is_settled = handle.is_none_or(|handle| foreseen.settle(device, handle, worst).is_some());
-    let take_away = || {
-        let _letting = primary(device).map(|primary| primary.retention.let_go());
-        let _released = undo(context.read());
-        context.write(before);
-    };
-    if !is_settled {
-        // Before what was reserved for it is given back.
-        take_away();
-        let _fits = running.end(OUT_OF_MEMORY);
-        return ledger.refuse();
+    if answer != SUCCESS {
+        ledger.release(reserved);
+        return answer;
     }
-    if running.end(answer) != CallEnd::Over || answer != SUCCESS {
+    let handle = holder.handle(device, context);
+    if is_relied_on || hold(ledger, key_of(device), handle, reserved).is_ok() {
         holder.holds(device, handle);
         return answer;
     }
-    take_away();
-    meter.refresh(ledger);
+    let _letting = primary(device).map(|primary| primary.retention.let_go());
+    let _released = undo(context.read());
+    context.write(before);
     ledger.refuse()
 }
 
@@ -135,27 +167,28 @@ pub(crate) fn retain(
 pub(crate) fn noticed(device: Device, context: u64) {
     let Account::Counted(ledger) = account::of(device) else { return };
     let _errno = KeepErrno::new();
-    let meter = Meter::Primary(device);
-    let is_charged = meter.known().is_some_and(|known| known.in_books() > 0);
-    if let Some(primary) = primary(device).filter(|_| is_charged) {
+    let is_charged = || CONTEXTS.get(key_of(device)).is_some();
+    if let Some(primary) = primary(device).filter(|_| is_charged()) {
         end_if_gone(device, primary, primary.handle.load(Ordering::Acquire));
     }
-    if is_charged || is_active(device) != Some(true) || !meter.note(device, State::Charged) {
+    if is_charged() || is_active(device) != Some(true) {
         return;
     }
     if !primary(device).is_some_and(Primary::is_held) {
         // It may end past them as well.
         ledger.loosen(UnaccountedRelease::Context);
     }
-    let foreseen = ContextForecast::of(ledger);
+    let _moving = ledger.moving();
+    let presumed = sizes::presumed(ledger);
+    ledger.charge(presumed);
     let handle = vendor::relaxed(|| {
-        foreseen.settle_anyway(device, context);
+        // Without a place the driver's account has it.
+        let _noted = hold(ledger, key_of(device), Some(context), presumed);
         primary_handle(device)
     });
     if let (Some(primary), Some(handle)) = (primary(device), handle) {
         primary.is_at(device, handle);
     }
-    meter.refresh(ledger);
 }
 
 /// Has a green context's handle stand for its card's primary context.
@@ -266,9 +299,7 @@ fn end_if_gone(device: Device, primary: &Primary, handle: u64) {
         primary.clear_holders();
     }
     going.gone();
-    if let Account::Counted(ledger) = account::of(device) {
-        Meter::Primary(device).refresh(ledger);
-    }
+    credit_if_gone(device);
 }
 
 /// Where memory is not counted the context is remembered all the same: markers end with it.
@@ -350,9 +381,7 @@ pub(crate) fn let_go(device: Device, how: PrimaryRelease, real: impl Fn() -> i32
         None if ended => end_if_gone(device, primary, handle),
         None => {}
     }
-    if let Some(ledger) = ledger {
-        Meter::Primary(device).refresh(ledger);
-    }
+    credit_if_gone(device);
     crate::memory::pools::refresh();
     answer
 }
@@ -372,32 +401,21 @@ pub(crate) fn create(
         Account::Uncounted => return real(),
         Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
-    let foreseen = ContextForecast::of(ledger);
-    let worst = foreseen.bytes();
     let _moving = ledger.moving();
-    if ledger.reserve(worst).is_err() {
-        return ledger.refuse();
-    }
+    let Ok(reserved) = sizes::reserve(ledger) else { return ledger.refuse() };
     let before = context.before();
     let answer = real();
     let _errno = KeepErrno::new();
     if answer != SUCCESS {
-        ledger.release(worst);
+        ledger.release(reserved);
         return answer;
     }
     let handle = context.read();
     begins(handle);
-    let settled = foreseen.settle(device, handle, worst);
-    let bytes = settled.unwrap_or(worst);
-    let more = Bytes(bytes.0.saturating_sub(worst.0));
-    let fits = settled.is_some() && ledger.reserve(more).is_ok();
-    let held = AllocEntry::new(bytes, ledger.number(), Tie(0)).filter(|_| fits);
-    if held.is_some_and(|held| CONTEXTS.insert(Key(handle), held).is_ok()) {
-        ledger.release(Bytes(worst.0.saturating_sub(bytes.0)));
+    if hold(ledger, Key(handle), Some(handle), reserved).is_ok() {
         return SUCCESS;
     }
     let _destroyed = undo(handle);
-    ledger.release(if fits { worst.max(bytes) } else { worst });
     context.write(before);
     ledger.refuse()
 }

@@ -24,7 +24,7 @@ pub(crate) use walk::{each, each_changed};
 
 /// Meters of one process, a quarter of them left empty.
 const METERS_MAX: usize = 4096;
-/// Most pools of one process that memory comes from: the primary context of each card always finds a place.
+/// Most pools of one process that memory comes from.
 const POOLS_MAX: usize = METERS_MAX / 4 * 3 - 2 * DEVICES_MAX;
 /// Tries to settle while other threads settle, too.
 const TRIES_MAX: u32 = 32;
@@ -36,14 +36,9 @@ const UNIT_MOST: u64 = 1 << 30;
 /// What the driver rounds a block to, in bytes.
 const BLOCK: u64 = 512;
 
-/// What is metered.
+/// What is metered: a pool, by its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meter {
-    /// A pool, by its handle.
-    Pool(u64),
-    /// A card's primary context.
-    Primary(Device),
-}
+pub(crate) struct Meter(pub(crate) u64);
 
 /// What is known of it.
 #[derive(Clone, Copy)]
@@ -120,32 +115,19 @@ pub(crate) enum CallEnd {
 }
 
 impl Meter {
-    fn key(self) -> u64 {
-        match self {
-            Self::Pool(handle) => handle,
-            // No handle is so small.
-            Self::Primary(device) => u64::try_from(device.0).unwrap_or(0) + 1,
-        }
-    }
-
-    fn of_key(key: u64, known: &MeterRecord) -> Self {
-        let primary = Self::Primary(known.device);
-        if primary.key() == key { primary } else { Self::Pool(key) }
-    }
-
     /// What is known of it.
     pub(crate) fn known(self) -> Option<MeterRecord> {
-        METERS.with(|meters| meters.table.get(self.key()).copied()).flatten()
+        METERS.with(|meters| meters.table.get(self.0).copied()).flatten()
     }
 
     /// Notes where it is, unless that is known. False: there is no room to note it.
     pub(crate) fn note(self, device: Device, state: State) -> bool {
         let known = MeterRecord { device, state, growth: Growth::default() };
         let noted = |meters: &mut Meters| {
-            let is_crowded = matches!(self, Self::Pool(_)) && meters.table.count() >= POOLS_MAX;
-            meters.table.get(self.key()).is_some()
+            let is_crowded = meters.table.count() >= POOLS_MAX;
+            meters.table.get(self.0).is_some()
                 || !is_crowded && {
-                    let is_set = meters.table.set(self.key(), known);
+                    let is_set = meters.table.set(self.0, known);
                     if is_set {
                         meters.count([0; KINDS], self.kinds(&known));
                     }
@@ -153,10 +135,7 @@ impl Meter {
                 }
         };
         let is_noted = METERS.with(noted) == Some(true);
-        if is_noted
-            && self.is_pool()
-            && let Account::Counted(ledger) = account::of(device)
-        {
+        if is_noted && let Account::Counted(ledger) = account::of(device) {
             ledger.loosen(UnaccountedRelease::Memory);
         }
         is_noted
@@ -170,7 +149,7 @@ impl Meter {
     /// Forgets it, and gives back what accounting holds for it.
     pub(crate) fn forget(self) {
         let taken = |meters: &mut Meters| {
-            let known = meters.table.take(self.key())?;
+            let known = meters.table.take(self.0)?;
             meters.count(self.kinds(&known), [0; KINDS]);
             Some(known)
         };
@@ -187,7 +166,7 @@ impl Meter {
 
     fn change_known<R>(self, inside: impl FnOnce(&mut MeterRecord) -> R) -> Option<R> {
         let changed = |meters: &mut Meters| {
-            let known = meters.table.get(self.key())?;
+            let known = meters.table.get(self.0)?;
             let before = self.kinds(known);
             let answer = inside(known);
             let after = self.kinds(known);
@@ -206,7 +185,7 @@ impl Meter {
 
     /// Whether it grows or shrinks without a call that tells: a pool that has something.
     fn follows(self, known: &MeterRecord) -> bool {
-        self.is_pool() && known.in_books() > 0
+        known.in_books() > 0
     }
 
     /// Asks the driver.
@@ -219,18 +198,9 @@ impl Meter {
         self.ask(vendor::POOL_RESERVED)
     }
 
-    fn is_pool(self) -> bool {
-        !matches!(self, Self::Primary(_))
-    }
-
     fn ask(self, of_pool: u32) -> Option<u64> {
         let mut value = 0;
-        let answer = match self {
-            Self::Pool(handle) => vendor::cuMemPoolGetAttribute(handle, of_pool, &raw mut value),
-            Self::Primary(device) => {
-                return crate::memory::context_accounting::primary_bytes(device).map(|bytes| bytes.0);
-            }
-        };
+        let answer = vendor::cuMemPoolGetAttribute(self.0, of_pool, &raw mut value);
         (answer? == SUCCESS).then_some(value)
     }
 
@@ -262,14 +232,10 @@ impl Meter {
             return with_room;
         }
         ledger.relieve();
-        self.enter_room(ledger, need)
-    }
-
-    /// A call begins that takes `worst` at most. `None`: that does not fit.
-    pub(crate) fn enter_worst(self, ledger: Ledger, worst: Bytes) -> Option<RunningCall> {
-        let moving = ledger.moving();
-        ledger.reserve(worst).ok()?;
-        self.begin((ledger, moving), worst.0, |_| true)
+        self.enter_room(ledger, need).or_else(|| {
+            let later = ledger.look_again(Bytes(need)).then(|| self.enter_room(ledger, need));
+            later.flatten()
+        })
     }
 
     /// Begins what `worst` is reserved for, where it is known and as `wanted`; gives that back where it is not.

@@ -90,9 +90,9 @@ impl Location {
 /// A pool is there: where, is remembered.
 pub(crate) fn created(handle: u64, location: Location) {
     // An earlier pool of this handle ended without us.
-    Meter::Pool(handle).forget();
+    Meter(handle).forget();
     let (device, state) = location.stands();
-    Meter::Pool(handle).note(device, state);
+    Meter(handle).note(device, state);
 }
 
 /// What the driver says about a pool that no thread here saw made; drivers before 13.0 do not.
@@ -118,7 +118,7 @@ fn owner(handle: u64) -> Option<Device> {
 
 /// `device` says where a pool is of which nothing else does.
 fn source(handle: u64, device: impl FnOnce() -> Option<Device>) -> Source {
-    let meter = Meter::Pool(handle);
+    let meter = Meter(handle);
     let known = meter.known();
     let (device, state) = match known {
         Some(known) => (known.device, known.state),
@@ -186,7 +186,7 @@ pub(crate) fn allocate(
         Origin::Current(Current { handle, device, ledger }) => {
             let running = request.taken().and_then(|bytes| {
                 let _errno = KeepErrno::new();
-                Meter::Pool(handle).enter_at_once(device, ledger, bytes)
+                Meter(handle).enter_at_once(device, ledger, bytes)
             });
             match running {
                 Some(running) => return run(running, request, real, back),
@@ -247,10 +247,7 @@ fn run(running: RunningCall, request: Request, real: impl Fn() -> i32, back: imp
 
 /// Has a pool give back to the card what it does not use; in any capture that may go on, too.
 fn trim(meter: Meter) {
-    let _answer = vendor::relaxed(|| match meter {
-        Meter::Pool(handle) => vendor::cuMemPoolTrimTo(handle, 0),
-        Meter::Primary(_) => None,
-    });
+    let _answer = vendor::relaxed(|| vendor::cuMemPoolTrimTo(meter.0, 0));
 }
 
 /// Memory is short: pools give back what they only keep, as the driver has them do when the card is full.
@@ -309,7 +306,7 @@ fn settle(meter: Meter, known: &MeterRecord, ledger: Ledger) {
 
 /// Destroys a pool that the program destroyed, once nothing of it is in use.
 fn bury(meter: Meter) -> bool {
-    let Meter::Pool(handle) = meter else { return false };
+    let Meter(handle) = meter;
     let idle = meter.size().is_some_and(|size| size.used == 0);
     let gone = idle && vendor::cuMemPoolDestroy(handle) == Some(SUCCESS);
     if gone {
@@ -322,7 +319,7 @@ fn bury(meter: Meter) -> bool {
 /// in fact with the last of them, and until then it keeps nothing and gives nothing. `real` is the vendor's.
 pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
     let _errno = KeepErrno::new();
-    let meter = Meter::Pool(handle);
+    let meter = Meter(handle);
     let Some(known) = meter.known() else { return real() };
     match (known.state, account::of(known.device)) {
         (State::Going, _) => INVALID_VALUE,
@@ -365,7 +362,7 @@ fn leave(handle: u64, device: Device) -> bool {
 /// A pool was trimmed by the program.
 pub(crate) fn trimmed(handle: u64) {
     let _errno = KeepErrno::new();
-    let meter = Meter::Pool(handle);
+    let meter = Meter(handle);
     if let Some(known) = meter.known()
         && let Account::Counted(ledger) = account::of(known.device)
         && known.state != State::Free

@@ -4,6 +4,7 @@ mod beside_agent;
 mod bypass;
 mod govern;
 mod living;
+mod residue;
 mod run;
 mod stop;
 mod tenants;

@@ -25,6 +25,7 @@ mod pools;
 mod quota;
 mod reentry;
 mod report;
+mod residue;
 mod resolution;
 mod share;
 mod sizes;

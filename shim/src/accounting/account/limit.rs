@@ -35,6 +35,13 @@ impl Ledger {
         self.read_limit(seen, version)
     }
 
+    /// What may be reserved in all: the limit, less what the driver has given to the tenant beyond all accounting
+    /// ([`aliquot_enforce::residue`]), as the host's last look found it.
+    #[inline]
+    pub(crate) fn admissible(self) -> Bytes {
+        Bytes(self.limit().0.saturating_sub(self.grant.residue()))
+    }
+
     #[cold]
     fn read_limit(self, seen: &CachedLimit, version: u32) -> Bytes {
         let limits = match self.grant.read() {

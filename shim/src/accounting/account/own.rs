@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use aliquot_abi::view::SlotView;
 use aliquot_enforce::memory::{MemoryAccounting, Reservation};
 
+use super::residue::see_lowered;
 use super::{FROZEN_STEPS_MAX, Ledger, Private, REGISTERING, private};
 use crate::accounting::life;
 use crate::accounting::listeners::listeners;
@@ -16,7 +17,9 @@ const REGISTERING_TURNS_MAX: u32 = 100_000;
 impl Ledger {
     /// Accounting of this process in this grant; `None` while it can have none.
     pub(super) fn books(self) -> Option<MemoryAccounting<'static>> {
-        Some(self.books_in(private(self.grant.number)?, self.slot()?))
+        let (private, slot) = (private(self.grant.number)?, self.slot()?);
+        see_lowered(private, slot);
+        Some(self.books_in(private, slot))
     }
 
     /// The same, without taking a slot for it.
@@ -87,6 +90,7 @@ impl Ledger {
             let slot = self.usage.view.slot(usize::try_from(taken.number).ok()?)?;
             private.owner.store(taken.owner, Ordering::Release);
             self.restore(&self.books_in(private, slot));
+            slot.presumed().store(private.presumed.load(Ordering::Acquire), Ordering::Release);
             Some(slot)
         });
         let number = taken.filter(|_| slot.is_some()).map_or(0, |taken| taken.number + 1);

@@ -1,10 +1,10 @@
 //! Contexts of cuCtxAttach and cuCtxDetach, which count references.
 
-use super::CONTEXTS;
-use crate::accounting::alloc_map::{AllocMap, Key};
+use super::{CONTEXTS, withdraw};
+use crate::accounting::account::Ledger;
+use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key};
 use crate::accounting::contexts::{self, ContextEnd};
 use crate::loader::vendor::SUCCESS;
-use crate::memory::plain;
 use crate::memory::pools::{self, AddressOut};
 use crate::sys::KeepErrno;
 
@@ -42,7 +42,8 @@ pub(crate) fn detach(handle: u64, real: impl Fn() -> i32) -> i32 {
 
 /// A context of the program's own is destroyed: everything in it goes. Always forwarded.
 pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
-    let freeing = plain::before_free(&CONTEXTS, Key(handle));
+    let held = CONTEXTS.take(Key(handle));
+    let _moving = held.and_then(AllocEntry::ledger).map(Ledger::moving);
     let going = contexts::going(handle, ContextEnd::Comes);
     let answer = real();
     let _errno = KeepErrno::new();
@@ -52,8 +53,11 @@ pub(crate) fn destroy(handle: u64, real: impl Fn() -> i32) -> i32 {
     } else {
         going.stays();
     }
-    if let Some(freeing) = freeing {
-        freeing.settle(answer);
+    if let Some(held) = held {
+        // Without its place the driver's account has it.
+        if answer == SUCCESS || CONTEXTS.insert(Key(handle), held).is_err() {
+            withdraw(held);
+        }
     }
     pools::refresh();
     answer

@@ -32,9 +32,7 @@ impl RunningCall {
             };
             match self.meter.change(settle) {
                 Some((AccountingChange::Release(bytes), _)) => {
-                    if self.meter.is_pool() {
-                        learn(reserved);
-                    }
+                    learn(reserved);
                     if bytes > 0 {
                         self.ledger.release(Bytes(bytes));
                     }
@@ -59,13 +57,11 @@ impl RunningCall {
         }
     }
 
-    /// It grew by more than was reserved: a pool, because the unit is larger than was known.
+    /// It grew by more than was reserved: the unit is larger than was known.
     #[cold]
     fn charge(&self, bytes: Bytes) -> CallEnd {
-        if self.meter.is_pool() {
-            let unit = UNIT.load(Ordering::Relaxed);
-            UNIT.store(unit.saturating_mul(2).min(UNIT_MOST), Ordering::Relaxed);
-        }
+        let unit = UNIT.load(Ordering::Relaxed);
+        UNIT.store(unit.saturating_mul(2).min(UNIT_MOST), Ordering::Relaxed);
         if self.ledger.reserve_now(bytes).is_ok() {
             return CallEnd::Grew;
         }

@@ -40,7 +40,7 @@ fn walk(wanted: impl Fn(Meter, &MeterRecord) -> bool, mut visit: impl FnMut(Mete
                 let next = meters.table.before(end);
                 end = next.as_ref().map_or(0, |(at, ..)| *at);
                 let (Some((_, key, known)), Some(place)) = (next, page.get_mut(count)) else { break };
-                let meter = Meter::of_key(key, &known);
+                let meter = Meter(key);
                 if wanted(meter, &known) {
                     *place = Some((meter, known));
                     count += 1;
@@ -69,15 +69,15 @@ mod tests {
         let keys = |from: u64, count: u64| (0..count).map(move |at| from + at * 64);
         let from = 0x5100_0000;
         for (count, every) in [(1, 1), (8, 1), (9, 1), (200, 1), (200, 3), (200, 70), (200, 1000)] {
-            keys(from, count).for_each(|key| assert!(Meter::Pool(key).note(Device(0), State::Charged)));
+            keys(from, count).for_each(|key| assert!(Meter(key).note(Device(0), State::Charged)));
             let is_wanted = |key: u64| (key - from) / 64 % every == every - 1;
             let mut met = Vec::new();
-            let wanted = |meter: Meter, _: &MeterRecord| is_wanted(meter.key());
-            walk(wanted, |meter, _| met.push(meter.key()));
+            let wanted = |meter: Meter, _: &MeterRecord| is_wanted(meter.0);
+            walk(wanted, |meter, _| met.push(meter.0));
             met.sort_unstable();
             let expected: Vec<_> = keys(from, count).filter(|key| is_wanted(*key)).collect();
             assert_eq!(met, expected, "every {every} of {count}");
-            keys(from, count).for_each(|key| Meter::Pool(key).forget());
+            keys(from, count).for_each(|key| Meter(key).forget());
         }
     }
 }
