@@ -40,7 +40,6 @@ use std::path::{Path, PathBuf};
 
 use aliquot_abi::layout;
 use aliquot_abi::limits::{self as abi, Limits, MemoryLimit, Pages, Text};
-use aliquot_abi::view::LimitsView;
 use aliquot_core::card::Card;
 use aliquot_core::grant::{ComputePolicy, FailMode, Grant, Priority, isolation};
 use aliquot_core::id::CardUuid;
@@ -62,9 +61,9 @@ pub use futex::{wait_any, wake};
 pub(crate) use held::{SlotBytes, TotalState};
 pub use live::{LimitsWritten, Live};
 pub use liveness::Life;
+pub(crate) use liveness::{is_locked_or_absent, start_time};
 pub use opening::LIMITS;
 pub use residue::residue;
-pub(crate) use liveness::{is_locked_or_absent, start_time};
 pub use watched::{ReapOutcome, SeenProcess, UsageCopy, UsageFile};
 
 /// Name of the usage file in the directory of a share.

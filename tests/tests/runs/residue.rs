@@ -123,7 +123,7 @@ fn memory_past_the_shim_is_charged_to_its_tenant() {
     assert_eq!(free(&mut tenant), LIMIT - CONTEXT);
     let unshimmed = scene.unshimmed(3 * GIB);
     wait_until("it is charged", || free(&mut tenant) < GIB);
-    assert_eq!(tenant.say(&format!("alloc {}", GIB)), "2");
+    assert_eq!(tenant.say(&format!("alloc {GIB}")), "2");
     let left = free(&mut tenant);
     assert_eq!(tenant.say(&format!("alloc {}", left / 2)), "0", "what fits beside it is granted");
     drop(unshimmed);
