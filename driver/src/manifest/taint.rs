@@ -32,7 +32,13 @@ pub(super) fn of_node(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) ->
     taints
 }
 
-fn taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint> {
+/// Key, value and effect of a taint; `effect_of` knows the effects that it may have.
+fn fields(
+    cx: &mut Context,
+    node: &YamlNode<'_>,
+    path: &Path<'_>,
+    effect_of: impl Fn(&mut Context, &YamlNode<'_>, &Path<'_>) -> Option<TaintEffect>,
+) -> (Option<String>, String, Option<TaintEffect>) {
     let (mut key, mut value, mut effect) = (None, String::new(), None);
     for entry in cx.entries(node, path) {
         let at = path.key(entry);
@@ -44,6 +50,11 @@ fn taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint
             _ => cx.unknown(&at, &["key", "value", "effect", "timeAdded"]),
         }
     }
+    (key, value, effect)
+}
+
+fn taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint> {
+    let (key, value, effect) = fields(cx, node, path, effect_of);
     for (field, what) in [("key", "a label name"), ("effect", "NoSchedule, PreferNoSchedule or NoExecute")] {
         if node.get(field).is_none() {
             cx.required(path, field, what);
@@ -171,17 +182,7 @@ fn effect_of(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<T
 
 /// One taint of a device.
 pub(super) fn device_taint(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<Taint> {
-    let (mut key, mut value, mut effect) = (None, String::new(), None);
-    for entry in cx.entries(node, path) {
-        let at = path.key(entry);
-        match entry.key.as_ref() {
-            "key" => key = cx.string(&entry.value, &at),
-            "value" => value = cx.string(&entry.value, &at).unwrap_or_default(),
-            "effect" => effect = taint_effect(cx, &entry.value, &at),
-            "timeAdded" => {}
-            _ => cx.unknown(&at, &["key", "value", "effect", "timeAdded"]),
-        }
-    }
+    let (key, value, effect) = fields(cx, node, path, taint_effect);
     if node.get("key").is_none() {
         cx.required(path, "key", "a label name");
     }
