@@ -13,15 +13,17 @@
 //! A presumption is compared once, when it is new: later the process's exact bytes may be more than the driver's, such as pages
 //! that no allocation fills, and would hide some of it.
 //!
-//! The next context is presumed to take the least that the driver showed of a process with a new one, since the governor began. No
-//! word of a tenant is part of it.
+//! The next context is presumed to take the least that the driver showed of a process with a new one, since the governor began,
+//! within [`CONTEXT_SIZES`]. Tenants say which processes have one: so what one shows lowers a published size for its own grant
+//! alone, and others get it only if nothing was published.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use aliquot_abi::limits::{Limits, ManagedPolicy, MemoryLimit};
+use aliquot_abi::limits::{CONTEXT_BYTES_PRESUMED, Limits, ManagedPolicy, MemoryLimit};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::residue::{self, Calls, Look, ResidueHistory};
 use aliquot_enforce::units::Nanos;
@@ -34,8 +36,9 @@ use crate::region::{SlotBytes, TotalState, start_time};
 
 /// Shortest time between two looks, however often tenants want one.
 const SOON: Duration = Duration::from_millis(10);
-/// No context is smaller: a process that shows less has none.
-const CONTEXT_LEAST: Bytes = Bytes(16 << 20);
+/// What may be a context's size. A process that shows less has none; one that shows more has allocations too, and what is presumed
+/// without knowledge is better.
+const CONTEXT_SIZES: RangeInclusive<Bytes> = Bytes(16 << 20)..=Bytes(CONTEXT_BYTES_PRESUMED);
 /// Most processes of which the grant is remembered.
 const PROCESSES_MAX: usize = 4_096;
 
@@ -43,9 +46,9 @@ const PROCESSES_MAX: usize = 4_096;
 #[derive(Debug, Default)]
 pub(super) struct MemoryLooks {
     looked_at: Option<Nanos>,
-    /// The share that a process without a slot was started under, by pid and start time.
-    started: BTreeMap<(u32, u64), Option<PathBuf>>,
-    /// Least bytes of a process with a context.
+    /// What a process without a slot was started under, by pid and start time. Its share may get its first slot later.
+    started: BTreeMap<(u32, u64), StartedGrants>,
+    /// Least bytes of a process with a new context, of any grant.
     context: Option<Bytes>,
 }
 
@@ -127,15 +130,13 @@ impl Reign<'_> {
         for pid in listed.keys().filter(|pid| !with_slot.contains(pid)) {
             let Some(start) = start_time(*pid) else { continue };
             alive.insert((*pid, start));
-            if !self.memory.started.contains_key(&(*pid, start)) {
-                let started = StartedGrants::of(*pid, &grants);
-                let share = looks.iter().map(|look| &look.dir).find(|dir| started.is_under(dir));
-                if self.memory.started.len() < PROCESSES_MAX {
-                    self.memory.started.insert((*pid, start), share.cloned());
-                }
+            let known = &mut self.memory.started;
+            if !known.contains_key(&(*pid, start)) && known.len() < PROCESSES_MAX {
+                known.insert((*pid, start), StartedGrants::of(*pid, &grants));
             }
-            if let Some(Some(share)) = self.memory.started.get(&(*pid, start)) {
-                by_share.entry(share.clone()).or_default().insert(*pid);
+            let Some(started) = known.get(&(*pid, start)) else { continue };
+            if let Some(look) = looks.iter().find(|look| started.is_under(&look.dir)) {
+                by_share.entry(look.dir.clone()).or_default().insert(*pid);
             }
         }
         self.memory.started.retain(|process, _| alive.contains(process));
@@ -202,13 +203,14 @@ impl GrantLook {
         let exact = |slots: &[SlotBytes], total: u64| {
             sum(slots.iter().map(|slot| slot.used)).min(total).saturating_sub(less)
         };
-        let processes = u64::try_from(self.before.iter().filter(|slot| !slot.is_shared).count()).unwrap_or(0);
+        // Slots are the tenant's words: no more is shared than its limit, by no more processes than the driver shows.
+        let processes = u64::try_from(held.len()).unwrap_or(0);
         let shared = sum(self.before.iter().filter(|slot| slot.is_shared).map(|slot| slot.used));
         let look = Look {
             driver: sum(held.iter().map(|held| held.0)),
             before: exact(&self.before, self.total),
             after: exact(&after, grant.usage.total()),
-            counted_again: shared.saturating_mul(processes.saturating_sub(1)),
+            counted_again: shared.min(self.limit.0).saturating_mul(processes.saturating_sub(1)),
         };
         let is_calm = !self.before.iter().chain(&after).any(|slot| slot.calls == Calls::UnderWay)
             && !after.iter().any(|slot| slot.has_moved_since(&self.before));
@@ -218,8 +220,10 @@ impl GrantLook {
         grant.lower_presumptions(&lowered);
         grant.publish_look(began);
         let shown = lowered.iter().filter_map(|(slot, _)| *listed.get(&slot.pid?)?);
-        *context = shown.filter(|held| *held >= CONTEXT_LEAST).chain(*context).min();
-        context.iter().for_each(|context| grant.publish_context(*context));
+        let own = shown.filter(|held| CONTEXT_SIZES.contains(held)).min();
+        *context = own.into_iter().chain(*context).min();
+        own.into_iter().for_each(|own| grant.publish_context(own, |now| now == 0 || now > own.0));
+        context.iter().for_each(|context| grant.publish_context(*context, |now| now == 0));
     }
 }
 
@@ -300,11 +304,12 @@ impl GovernedGrant {
         self.looks.is_total_high = !matches!(counted, Ok(TotalState::Exact));
     }
 
-    /// Publishes what a context takes, if that is unknown or less than was published.
-    fn publish_context(&mut self, context: Bytes) {
-        let is_news = |now: &Limits| now.context_bytes == 0 || now.context_bytes > context.0;
-        if self.limits.read().is_ok_and(|now| is_news(&now)) {
-            let change = |now: &Limits| is_news(now).then_some(Limits { context_bytes: context.0, ..*now });
+    /// Publishes what a context takes, if `is_news` beside what was published (0: nothing).
+    fn publish_context(&mut self, context: Bytes, is_news: impl Fn(u64) -> bool) {
+        if self.limits.read().is_ok_and(|now| is_news(now.context_bytes)) {
+            let change = |now: &Limits| {
+                is_news(now.context_bytes).then_some(Limits { context_bytes: context.0, ..*now })
+            };
             // Limits that cannot be written now are changed by a later look.
             let _written = self.limits.change(change);
         }

@@ -113,11 +113,53 @@ fn presumption_falls_to_what_the_driver_shows() {
     scene.reserves(520 * MIB, 480 * MIB);
     scene.looked();
     assert_eq!((scene.words(), scene.residue()), ([520 * MIB, 520 * MIB, 480 * MIB], 60 * MIB));
-    // What the driver showed is what the next context is presumed to take.
-    assert_eq!(read(&scene.place.limits()).unwrap().context_bytes, 580 * MIB);
+    assert_eq!(read(&scene.place.limits()).unwrap().context_bytes, 0, "no context is so large");
     drop(governor);
     scene.reserves(512 * MIB, 512 * MIB);
     assert_eq!(scene.words(), [512 * MIB, 512 * MIB, 512 * MIB], "without a governor it stays");
+}
+
+#[test]
+fn shown_context_lowers_the_size_of_its_own_grant_alone() {
+    let scene = Scene::new();
+    let share = |claim: &str, context_bytes: u64| {
+        let known = Limits { context_bytes, ..limits(ComputePolicy::Unlimited, 1_000_000, CARD) };
+        let place = grant(scene.dir.path(), claim, &known);
+        has_a_slot(&UsageFile::open(&place.usage()).unwrap());
+        place
+    };
+    let (measured, unknown) = (share("measured", 400 * MIB), share("unknown", 0));
+    let sizes = || {
+        [&scene.place, &measured, &unknown].map(|place| read(&place.limits()).unwrap().context_bytes / MIB)
+    };
+    scene.reserves(512 * MIB, 512 * MIB);
+    scene.driver.shows(&[(own(), Some(300 * MIB))]);
+    let _governor = scene.govern();
+    wait_for("the size", || sizes() == [300, 400, 300]);
+    // A tenant that presumes more, of a process that shows next to nothing, harms no other.
+    scene.reserves(900 * MIB, 600 * MIB);
+    scene.driver.shows(&[(own(), Some(20 * MIB))]);
+    wait_for("the lower size", || sizes() == [20, 400, 300]);
+    scene.looked();
+    assert_eq!(sizes(), [20, 400, 300]);
+}
+
+#[test]
+fn forged_shared_slots_hide_no_more_than_the_limit() {
+    let scene = Scene::new();
+    let view = scene.usage.view().unwrap();
+    for number in 1..20 {
+        let forged = view.slot(number).unwrap();
+        forged.owner().store(1 << 32 | 1, Ordering::SeqCst);
+        if number % 2 == 0 {
+            forged.kind().store(aliquot_abi::layout::slot::LENT, Ordering::SeqCst);
+            forged.used().store(u64::MAX / 4, Ordering::SeqCst);
+        }
+    }
+    scene.driver.shows(&[(own(), Some(LIMIT + MIB))]);
+    let _governor = scene.govern();
+    scene.looked();
+    assert!(scene.residue() >= LIMIT, "one process shares with none: {}", scene.residue());
 }
 
 #[test]
@@ -174,6 +216,20 @@ fn process_without_a_slot_is_charged_to_its_claim() {
     let _governor = scene.govern();
     scene.looked();
     assert_eq!((scene.residue(), crate::region::residue(&other.limits()).0), (700 * MIB, 0));
+}
+
+#[test]
+fn process_seen_before_the_first_slot_is_charged_with_it() {
+    let scene = Scene::new();
+    let later = grant(scene.dir.path(), "later", &limits(ComputePolicy::Unlimited, 1_000_000, CARD));
+    let process = Unshimmed::under(&later);
+    scene.driver.shows(&[(process.0.id(), Some(700 * MIB))]);
+    let _governor = scene.govern();
+    scene.looked();
+    scene.looked();
+    assert_eq!(crate::region::residue(&later.limits()).0, 0, "nothing of the claim is admitted yet");
+    has_a_slot(&UsageFile::open(&later.usage()).unwrap());
+    wait_for("its residue", || crate::region::residue(&later.limits()).0 == 700 * MIB);
 }
 
 #[test]
