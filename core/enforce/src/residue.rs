@@ -7,9 +7,9 @@
 //!            residue = driver − exact             admission: reserved + residue + request ≤ limit
 //! ```
 //!
-//! - *exact*: bytes in slots whose size the shim knows. An allocation or a free between the three readings is in one reading of
+//! - *exact*: bytes in slots, of a size that the shim knows. An allocation or a free between the three readings is in one reading of
 //!   the slots, so the larger sum counts.
-//! - *presumed*: bytes in slots whose size only the driver knows, such as a context's. They are reserved before the driver takes
+//! - *presumed*: bytes in slots, of a size that only the driver knows, such as a context's. They are reserved before the driver takes
 //!   them. The first look after that lowers them to what the driver shows, if no call of their process is under way: its figure
 //!   contains those bytes by then. What it shows beyond them is residue.
 //! - A call that is under way has bytes reserved that the driver has not given yet. The residue is too small by them, so it falls
@@ -122,8 +122,8 @@ pub fn lower(shown: &AtomicU64, used: &AtomicU64, bytes: u64) -> u64 {
     take(used, lowered)
 }
 
-/// How much of a process's presumed bytes the driver shows: it has `driver` bytes of the process, whose slot has `used` bytes with
-/// the presumed ones.
+/// How much of a process's presumed bytes the driver shows: it has `driver` bytes of the process, and the slot has `used` bytes
+/// with the presumed ones.
 #[must_use]
 pub fn shown(driver: u64, used: u64, presumed: u64) -> u64 {
     driver.saturating_sub(used.saturating_sub(presumed)).min(presumed)

@@ -8,7 +8,7 @@ use super::faults::{Faults, Request};
 use super::slices::Gates;
 use super::store::Store;
 
-/// Objects, and the orders to those who watch them.
+/// Objects, and the orders to their watchers.
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Version of the last change, for watches.
