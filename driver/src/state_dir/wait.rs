@@ -26,6 +26,8 @@ const COMMAND_BYTES_MAX: u64 = 4096;
 const COMMAND_CHARS_MAX: usize = 60;
 /// Longest note that is read.
 const NOTE_BYTES_MAX: u64 = 32;
+/// Most readings of the kernel's table for one holder.
+const READINGS_MAX: usize = 10;
 /// Second line of the agent's note.
 const AGENT: &str = "agent";
 
@@ -127,7 +129,10 @@ fn missed((file, errno): (File, Errno)) -> LockFailure {
 impl LockHolder {
     /// The holder of a file's lock: as the kernel says, else as a holder wrote into the file.
     fn of(file: &File) -> Self {
-        let holder = file.metadata().ok().and_then(|found| of_kernel(found.ino()));
+        let holder = file
+            .metadata()
+            .ok()
+            .and_then(|found| of_kernel(found.ino(), || fs::read_to_string("/proc/locks").ok()));
         // A holder writes its note after it has the lock: until then the note is that of an earlier holder.
         let own = |note: &Note| holder.is_none_or(|holder| numbers(holder).contains(&note.pid));
         let note = Note::read(file).filter(own);
@@ -165,9 +170,14 @@ impl From<LockFailure> for io::Error {
     }
 }
 
+/// The holder of a lock that was seen held, by its inode, in the kernel's table. The kernel gives the table in pieces and may leave
+/// a lock out while others come and go, as those of a node with many tenants do: so it is read again.
+fn of_kernel(inode: u64, mut table: impl FnMut() -> Option<String>) -> Option<u32> {
+    (0..READINGS_MAX).find_map(|_| in_table(&table()?, inode))
+}
+
 /// A line of `/proc/locks`: `12: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF`. Lines with `->` are of processes that wait.
-fn of_kernel(inode: u64) -> Option<u32> {
-    let table = fs::read_to_string("/proc/locks").ok()?;
+fn in_table(table: &str, inode: u64) -> Option<u32> {
     table.lines().find_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let &[_, "FLOCK", _, _, pid, at, ..] = words.as_slice() else { return None };
@@ -225,4 +235,25 @@ fn command(pid: u32) -> Option<String> {
     let text: String = words.join(" ").trim().chars().take(COMMAND_CHARS_MAX).collect();
     let text = crate::printable::line(&text).into_owned();
     if text.is_empty() { None } else { Some(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holder_left_out_of_a_reading_is_found_in_a_later_one() {
+        let others =
+            "1: POSIX  ADVISORY  WRITE 4712 08:01:77 0 EOF\n2: FLOCK  ADVISORY  WRITE 0 08:01:1234 0 EOF\n";
+        let whole = format!("{others}3: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF\n");
+        let waiting = format!("{others}3: -> FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF\n");
+        let mut tables = [others.to_owned(), waiting.clone(), whole].into_iter();
+        assert_eq!(of_kernel(1234, || tables.next()), Some(4711));
+        let mut readings = 0;
+        let holder = of_kernel(1234, || {
+            readings += 1;
+            Some(waiting.clone())
+        });
+        assert_eq!((holder, readings), (None, READINGS_MAX));
+    }
 }
