@@ -63,6 +63,7 @@ pub fn aliquot() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        without_package(&mut cargo);
         // The packages of `tests/run`: of fewer packages, dependencies have other features and are compiled again.
         cargo.current_dir(root()).args(["build", "--quiet", "--bin", "aliquot"]);
         cargo.args(["--workspace", "--exclude", "aliquot_cluster"]);
@@ -73,6 +74,20 @@ pub fn aliquot() -> &'static Path {
         run(&mut cargo).unwrap();
         built().join("aliquot")
     })
+}
+
+/// Removes what cargo says of the running test's package. Build scripts that read such a variable (ring's does) ran again
+/// for a build under a test and again after it, and that compiled everything above them anew beside running tests.
+fn without_package(cargo: &mut Command) {
+    let of_package = |name: &str| {
+        name == "OUT_DIR"
+            || ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|start| name.starts_with(start))
+    };
+    for name in
+        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| of_package(name))
+    {
+        cargo.env_remove(name);
+    }
 }
 
 /// Copies a program that is started next. This process never has the copy open: processes that other threads
