@@ -48,7 +48,9 @@ pub mod state;
 pub mod store;
 pub mod takeover;
 
+mod answer;
 mod arrival;
+mod call_log;
 mod card_events;
 mod card_watches;
 mod locks;

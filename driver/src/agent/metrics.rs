@@ -115,11 +115,19 @@ type Labels = Vec<(&'static str, String)>;
 
 impl EncodeLabelValue for Operation {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        let word = match self {
+        EncodeLabelValue::encode(&self.word(), encoder)
+    }
+}
+
+// === impl Operation ===
+
+impl Operation {
+    /// Its word in metrics and log lines.
+    pub(super) fn word(self) -> &'static str {
+        match self {
             Self::Prepare => "prepare",
             Self::Unprepare => "unprepare",
-        };
-        EncodeLabelValue::encode(&word, encoder)
+        }
     }
 }
 

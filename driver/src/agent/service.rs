@@ -13,14 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::disposition::Disposition;
-use aliquot_core::dra::{Access, DeviceId, DeviceResult, ResourceClaim};
+use aliquot_core::dra::{Access, DeviceId, ResourceClaim};
 use aliquot_core::id::ClaimUid;
-use aliquot_core::offer::DRIVER;
 use aliquot_core::offer::amounts::{DoubtfulAmount, doubtful_amounts};
 use futures::FutureExt as _;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, timeout, timeout_at};
+use tracing::Instrument as _;
 
+use super::answer::{devices, own_results};
+use super::call_log::{CallLog, within_call};
 use super::locks::ClaimLocks;
 use super::maintenance::MaintenanceStage;
 use super::metrics::{Metrics, Operation};
@@ -30,7 +32,7 @@ use crate::clock;
 use crate::kube::backoff::Backoff;
 use crate::kubelet::dra::{ByClaim, ClaimHandler, WireClaim, WireDevice};
 use crate::ports::{AgentError, BoxFuture, ClaimReader, ClaimReference, DesiredSlices};
-use crate::prepare::{PrepareError, PreparedClaim};
+use crate::prepare::PrepareError;
 use crate::printable;
 
 /// Longest wait for the offers of an agent that has just started.
@@ -113,6 +115,7 @@ pub struct ServiceParts {
 
 struct ServiceState {
     parts: ServiceParts,
+    log: CallLog,
     locks: Arc<ClaimLocks>,
     /// Wakes those that wait for an overlap to end.
     released: Notify,
@@ -125,13 +128,14 @@ impl ClaimService {
     /// A service over a node.
     #[must_use]
     pub fn new(parts: ServiceParts) -> Self {
-        let (locks, released) = (Arc::default(), Notify::new());
-        Self(Arc::new(ServiceState { parts, locks, released, calls: Semaphore::new(CALLS_MAX) }))
+        let (locks, log, released) = (Arc::default(), CallLog::default(), Notify::new());
+        Self(Arc::new(ServiceState { parts, log, locks, released, calls: Semaphore::new(CALLS_MAX) }))
     }
 
     /// Runs one task for each claim; equal UIDs share one.
     async fn each<T, F>(
         &self,
+        operation: Operation,
         claims: Vec<WireClaim>,
         run: impl Fn(Arc<ServiceState>, ClaimReference) -> F,
     ) -> ByClaim<T>
@@ -139,6 +143,7 @@ impl ClaimService {
         T: Send + 'static,
         F: Future<Output = Result<T, AgentError>> + Send + 'static,
     {
+        let call = self.0.log.begins(operation, claims.len());
         let deadline = self.0.call_ends().shared();
         let mut results = BTreeMap::new();
         let mut running = Vec::new();
@@ -149,7 +154,8 @@ impl ClaimService {
             }
             match reference(&claim, place) {
                 Ok(reference) => {
-                    running.push((claim.uid, tokio::spawn(run(Arc::clone(&self.0), reference))));
+                    let task = run(Arc::clone(&self.0), reference).instrument(call.clone());
+                    running.push((claim.uid, tokio::spawn(task)));
                 }
                 Err(error) => drop(results.insert(claim.uid, Err(error))),
             }
@@ -170,11 +176,21 @@ impl ClaimService {
 
 impl ClaimHandler for ClaimService {
     fn prepare(&self, claims: Vec<WireClaim>) -> BoxFuture<'_, ByClaim<Vec<WireDevice>>> {
-        Box::pin(self.each(claims, |shared, claim| async move { shared.prepare(claim).await }))
+        Box::pin(self.each(
+            Operation::Prepare,
+            claims,
+            |shared, claim| async move { shared.prepare(claim).await },
+        ))
     }
 
     fn unprepare(&self, claims: Vec<WireClaim>) -> BoxFuture<'_, ByClaim<()>> {
-        Box::pin(self.each(claims, |shared, claim| async move { shared.unprepare(claim).await }))
+        Box::pin(
+            self.each(
+                Operation::Unprepare,
+                claims,
+                |shared, claim| async move { shared.unprepare(claim).await },
+            ),
+        )
     }
 }
 
@@ -205,7 +221,7 @@ fn shown(text: &str) -> String {
     printable::line_of(text, 80)
 }
 
-fn refuse(message: String) -> AgentError {
+pub(super) fn refuse(message: String) -> AgentError {
     AgentError { message, disposition: Disposition::Refuse }
 }
 
@@ -213,7 +229,7 @@ fn retry(message: String) -> AgentError {
     AgentError { message, disposition: Disposition::Retry }
 }
 
-fn broken(message: String) -> AgentError {
+pub(super) fn broken(message: String) -> AgentError {
     AgentError { message, disposition: Disposition::Broken }
 }
 
@@ -448,51 +464,7 @@ impl ServiceState {
     ) -> Result<Result<T, PrepareError>, AgentError> {
         let node = self.node().await?;
         let _permit = self.calls.acquire().await.map_err(|error| broken(error.to_string()))?;
-        let called = tokio::task::spawn_blocking(move || call(node.as_ref())).await;
+        let called = tokio::task::spawn_blocking(within_call(move || call(node.as_ref()))).await;
         called.map_err(|error| broken(format!("the node's call ended abnormally: {error}")))
     }
-}
-
-/// The results of a claim's allocation that are this driver's.
-fn own_results<'c>(
-    reference: &ClaimReference,
-    claim: &'c ResourceClaim,
-) -> Result<Vec<&'c DeviceResult>, AgentError> {
-    let Some(allocation) = &claim.allocation else {
-        return Err(refuse(format!(
-            "claim {reference}: it has no allocation; the scheduler places it first"
-        )));
-    };
-    Ok(allocation.devices.iter().filter(|result| result.device.driver == DRIVER).collect())
-}
-
-/// The answer for one claim: a device for each of its results, in their order.
-fn devices(
-    reference: &ClaimReference,
-    prepared: &PreparedClaim,
-    claim: &ResourceClaim,
-    access: Access,
-) -> Result<Vec<WireDevice>, AgentError> {
-    let mut results = own_results(reference, claim)?;
-    results.retain(|result| result.access == access);
-    if results.len() != prepared.devices.len() {
-        return Err(broken(format!(
-            "claim {reference}: found {} prepared devices, expected {}; please report this",
-            prepared.devices.len(),
-            results.len()
-        )));
-    }
-    let device = |(result, device): (&&DeviceResult, &crate::prepare::PreparedDevice)| WireDevice {
-        request: base_request(&result.request).to_owned(),
-        pool: device.pool.clone(),
-        device: device.device.clone(),
-        cdi: device.cdi_name.clone(),
-        share: result.share_id.as_ref().map(|share| share.0.clone()),
-    };
-    Ok(results.iter().zip(&prepared.devices).map(device).collect())
-}
-
-/// The request that a container names: `req` of `req/sub`.
-fn base_request(request: &str) -> &str {
-    request.split_once('/').map_or(request, |(base, _)| base)
 }

@@ -104,6 +104,7 @@ pub(crate) fn run_steps(
     for (at, making) in ours.iter().filter(|(at, _)| used.contains(at)) {
         let fresh = if fresh.contains(at) { FirstPlan::Yes } else { FirstPlan::No };
         let (live, act) = ensure_partition(hands, &plan.name, at, making, fresh)?;
+        tracing::debug!(card = %at.card, placement = %at.placement, step = ?act, "partition");
         partitions.push(live);
         acts.push(act);
     }
@@ -125,12 +126,15 @@ pub(crate) fn run_steps(
             Step::CreatePartition(_) => {}
             Step::WriteGrant(share) => {
                 for granted in granted.iter().filter(|granted| granted.grant.share == *share) {
-                    acts.push(ensure_grant(hands, plan, kind, granted, cards)?);
+                    let act = ensure_grant(hands, plan, kind, granted, cards)?;
+                    tracing::debug!(%share, step = ?act, "grant");
+                    acts.push(act);
                 }
             }
             Step::WriteCdi => {
                 label_files(hands, plan, kind, &granted, cards)?;
                 let (answer, act) = ensure_cdi(hands, plan, kind, &granted, cards)?;
+                tracing::debug!(claim = plan.name, step = ?act, "CDI file");
                 acts.push(act);
                 prepared = Some(answer);
             }

@@ -3,6 +3,7 @@
 mod api_kills;
 mod burst;
 mod bypass;
+mod call_log;
 mod cluster_client;
 mod deploy;
 mod directories;
