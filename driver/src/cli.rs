@@ -9,6 +9,7 @@
 //! A command reads everything before it decides anything, decides with the same core as the node agent, and writes
 //! its answer to standard output and everything else (progress, warnings, failures) to standard error.
 
+mod bundle;
 mod classes;
 mod cluster;
 mod cluster_input;
@@ -99,6 +100,7 @@ enum Command {
     Policy(policy::Args),
     Plugin(plugin::Args),
     Doctor(doctor::Args),
+    Bundle(bundle::Args),
     Demo(demo::Args),
     /// A program that uses a card, for the demo
     #[command(hide = true)]
@@ -196,6 +198,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnsw
         Command::Policy(args) => policy::run(&args, terminal),
         Command::Plugin(args) => plugin::run(&args),
         Command::Doctor(args) => doctor::run(&args, terminal),
+        Command::Bundle(args) => bundle::run(&args, terminal),
         Command::Demo(args) => demo::run(&args, terminal),
         Command::DemoTenant(args) => Ok(CommandAnswer::Code(demo::tenant::run(&args))),
         Command::HoldContext(args) => Ok(CommandAnswer::Code(hold_context::run(&args))),

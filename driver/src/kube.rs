@@ -23,6 +23,7 @@ mod failure;
 pub mod kept_slices;
 pub mod listing;
 pub mod node_mark;
+pub mod node_objects;
 pub mod pod_names;
 pub mod publisher;
 pub mod status;

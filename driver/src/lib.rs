@@ -11,6 +11,7 @@
 //! [`node::recover`] finds which.
 
 pub mod agent;
+pub mod bundle;
 pub mod checkpoint;
 pub mod cli;
 pub mod clock;

@@ -1,9 +1,9 @@
 //! The answer for a claim: which results of its allocation are this driver's, and the prepared device of each.
 
+use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::{Access, DeviceResult, ResourceClaim};
 use aliquot_core::offer::DRIVER;
 
-use super::service::{broken, refuse};
 use crate::kubelet::dra::WireDevice;
 use crate::ports::{AgentError, ClaimReference};
 use crate::prepare::{PreparedClaim, PreparedDevice};
@@ -14,9 +14,8 @@ pub(super) fn own_results<'c>(
     claim: &'c ResourceClaim,
 ) -> Result<Vec<&'c DeviceResult>, AgentError> {
     let Some(allocation) = &claim.allocation else {
-        return Err(refuse(format!(
-            "claim {reference}: it has no allocation; the scheduler places it first"
-        )));
+        let message = format!("claim {reference}: it has no allocation; the scheduler places it first");
+        return Err(AgentError { message, disposition: Disposition::Refuse });
     };
     Ok(allocation.devices.iter().filter(|result| result.device.driver == DRIVER).collect())
 }
@@ -31,11 +30,11 @@ pub(super) fn devices(
     let mut results = own_results(reference, claim)?;
     results.retain(|result| result.access == access);
     if results.len() != prepared.devices.len() {
-        return Err(broken(format!(
-            "claim {reference}: found {} prepared devices, expected {}; please report this",
-            prepared.devices.len(),
-            results.len()
-        )));
+        let (found, expected) = (prepared.devices.len(), results.len());
+        let message = format!(
+            "claim {reference}: found {found} prepared devices, expected {expected}; please report this"
+        );
+        return Err(AgentError { message, disposition: Disposition::Broken });
     }
     let device = |(result, device): (&&DeviceResult, &PreparedDevice)| WireDevice {
         request: base_request(&result.request).to_owned(),

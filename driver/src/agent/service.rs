@@ -221,7 +221,7 @@ fn shown(text: &str) -> String {
     printable::line_of(text, 80)
 }
 
-pub(super) fn refuse(message: String) -> AgentError {
+fn refuse(message: String) -> AgentError {
     AgentError { message, disposition: Disposition::Refuse }
 }
 
@@ -229,7 +229,7 @@ fn retry(message: String) -> AgentError {
     AgentError { message, disposition: Disposition::Retry }
 }
 
-pub(super) fn broken(message: String) -> AgentError {
+fn broken(message: String) -> AgentError {
     AgentError { message, disposition: Disposition::Broken }
 }
 

@@ -21,7 +21,7 @@ use crate::kube::{ClusterAccess, Connection, survey};
 use crate::kubelet::sockets::KUBELET_ROOT;
 
 /// State directory of the agent.
-const AGENT_STATE: &str = "/var/lib/aliquot";
+pub(super) const AGENT_STATE: &str = "/var/lib/aliquot";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -185,12 +185,18 @@ fn cards(purpose: Purpose, args: &Args) -> Result<CardsAt, Failure> {
     Ok(CardsAt::Simulated(cards))
 }
 
+/// Refuses what cannot be the name of a node.
+pub(super) fn check_node_name(node: &str) -> Result<(), Failure> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    match !node.is_empty() && node.bytes().all(plain) {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!("--node-name: found `{node}`, expected the name of a node"))),
+    }
+}
+
 /// What the cluster says; the inner error is a reason for not checking it.
 fn sight(args: &Args, node: &str) -> Result<Result<ClusterSight, String>, Failure> {
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-    if node.is_empty() || !node.bytes().all(plain) {
-        return Err(Failure::Usage(format!("--node-name: found `{node}`, expected the name of a node")));
-    }
+    check_node_name(node)?;
     let access = match &args.kubeconfig {
         Some(file) => ClusterAccess::Kubeconfig { file: Some(file.clone()), context: None },
         None => ClusterAccess::Inferred,

@@ -92,7 +92,7 @@ pub(super) struct Args {
     #[arg(long, env = "ALIQUOT_STATE_WAIT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
     state_wait: u32,
 
-    /// What is logged: error, warn, info, debug or trace, also by module
+    /// What is logged: error, warn, info, debug or trace, also by module as in info,aliquot_driver::kube=debug
     #[arg(long, env = "ALIQUOT_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
 

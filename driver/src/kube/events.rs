@@ -43,7 +43,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const NOTE_BYTES_MAX: usize = 1_024;
 /// Bytes of an object's name that stand in the name of its Event.
 const NAME_PART_MAX: usize = 200;
-const CONTROLLER: &str = "aliquot.dev/agent";
+pub(super) const CONTROLLER: &str = "aliquot.dev/agent";
 const RESOURCE: &str = "events.events.k8s.io";
 
 /// The queue's end for senders; clones share it. The task ends with the last clone.

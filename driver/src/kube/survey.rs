@@ -64,7 +64,11 @@ pub async fn survey(connection: &Connection, node: &str) -> ClusterSight {
     ClusterSight { server, node: facts(connection, node).await, slices, webhooks: webhooks(connection).await }
 }
 
-async fn get(connection: &Connection, resource: &'static str, path: &str) -> Result<Value, String> {
+pub(super) async fn get(
+    connection: &Connection,
+    resource: &'static str,
+    path: &str,
+) -> Result<Value, String> {
     let call = ApiCall { verb: "get", resource, object: "" };
     let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
     match tokio::time::timeout(REQUEST, connection.client.request_text(request)).await {

@@ -1,5 +1,7 @@
 //! What the agent logs for a call of the kubelet: one number on all lines, also of the threads on which the node works.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test that calls them")]
+
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -33,7 +35,9 @@ async fn lines_of_a_call_have_its_number_on_every_thread() {
     std::fs::create_dir(&host).unwrap();
     load_driver(&machine, &host, 1);
     let mut program = plugin(&machine, &server, &kubelet, &host);
-    program.args(["--log", "info,aliquot_driver=debug", "--log-format", "json"]).stderr(File::create(&log).unwrap());
+    program
+        .args(["--log", "info,aliquot_driver=debug", "--log-format", "json"])
+        .stderr(File::create(&log).unwrap());
     let _program = Started(program.spawn().unwrap());
     let service = kubelet.register().await;
     server.wait_for("resourceslices", |slices| devices(slices).count() > 1).await;

@@ -1,6 +1,7 @@
 //! The node agent: kubelet protocol, publication, Kubernetes client and manifests of its deployment.
 
 mod api_kills;
+mod bundle;
 mod burst;
 mod bypass;
 mod call_log;

@@ -34,12 +34,6 @@ fn library() -> &'static Path {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "-p", "aliquot_sim_dcmi"]);
         cargo.env("CARGO_TARGET_DIR", built.parent().unwrap());
-        // Build scripts that read a variable of this package would run again here and again after it.
-        for (name, _) in std::env::vars()
-            .filter(|(name, _)| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
-        {
-            cargo.env_remove(name);
-        }
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }

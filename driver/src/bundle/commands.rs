@@ -1,0 +1,71 @@
+//! Answers of this program's own commands for the archive. Each runs in a process of its own, so that one that hangs with a card
+//! or is killed takes no other part with it.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use super::{ENTRY_BYTES_MAX, Entry};
+use crate::clock;
+
+/// Longest time of one command, after which it is killed.
+pub const COMMAND_TIME: Duration = Duration::from_secs(60);
+/// Time between two looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a command printed, with its error output and exit code below.
+#[must_use]
+pub fn answer(path: &str, command: &mut Command) -> Entry {
+    match run(command) {
+        Ok(bytes) => Entry::of(path, bytes),
+        Err(error) => Entry::absent(path, error.to_string()),
+    }
+}
+
+fn run(command: &mut Command) -> io::Result<Vec<u8>> {
+    // Files, not pipes: nobody has to read while the command runs.
+    let (mut out, mut err) = (unnamed()?, unnamed()?);
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
+    let status = wait(command.spawn()?)?;
+    let mut bytes = content(&mut out)?;
+    let said = content(&mut err)?;
+    let failed = !matches!(status, Some(status) if status.success());
+    if !said.is_empty() || failed {
+        let end = match status {
+            Some(status) => status.to_string(),
+            None => format!("killed after {} s", COMMAND_TIME.as_secs()),
+        };
+        bytes.extend_from_slice(format!("\n--- {end}; standard error:\n").as_bytes());
+        bytes.extend_from_slice(&said);
+    }
+    Ok(bytes)
+}
+
+/// A file in memory, without a name.
+fn unnamed() -> io::Result<File> {
+    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
+    Ok(nix::sys::memfd::memfd_create(c"aliquot-bundle", flags)?.into())
+}
+
+fn content(file: &mut File) -> io::Result<Vec<u8>> {
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.take(ENTRY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// How it ended; `None`: it was killed. One that the kernel holds in a call of a driver is left behind.
+fn wait(mut child: Child) -> io::Result<Option<ExitStatus>> {
+    let deadline = clock::now() + COMMAND_TIME;
+    while clock::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(LOOK);
+    }
+    child.kill()?;
+    std::thread::sleep(LOOK);
+    let _left_behind = child.try_wait()?.is_none();
+    Ok(None)
+}
