@@ -161,7 +161,7 @@ fn measure(program: &Path, case: Case, effort: Effort) -> Result<Samples, String
         ["--memory", "1Gi", "--cores"].into_iter().chain(more.iter().copied()).collect::<Vec<_>>()
     };
     let mut borrower =
-        Program::start(&local, &part(&["30", "--policy", case.policy]), program, case.borrower)?;
+        Program::start(&local, &part(&["30", "--compute-policy", case.policy]), program, case.borrower)?;
     let mut owner = Program::start(&local, &part(&["60"]), program, case.owner)?;
     let card = local.card();
     borrower.tell(b"w", "works")?;

@@ -129,7 +129,6 @@ impl core::fmt::Display for RecordFault {
     }
 }
 
-/// The record in force, and what it was read from.
 impl Limits {
     /// The record's bytes.
     #[must_use]

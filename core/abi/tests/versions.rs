@@ -4,8 +4,8 @@
 //! The kept files are `versions/<version>-<limits|usage>.hex`: an offset and 32 bytes a line, lines of zeros left out.
 //! `ALIQUOT_GOLDEN=write` writes them anew. Files of a released version are never written anew: one that stands in a numbered
 //! section of CHANGELOG.md. No version stands there yet, so that `1-*.hex` say what version 1 is now, and were written anew
-//! when the limits record got `context_bytes`, and the page `LENT_UNTIL`, in bytes that were zero until then; zeros there still
-//! read as not measured, and as loans without an end.
+//! for each word that took bytes which were zero until then. Zeros there still read as an older host leaves them: not measured,
+//! no end of a loan, no residue.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 #![expect(clippy::disallowed_methods, reason = "the kept bytes are files; the region itself does no IO")]

@@ -30,7 +30,7 @@ Examples:
 
 /// Show health records of cards, and clear them
 ///
-/// While a command of `aliquot run` is on a card, the card's driver events are recorded. An Xid that is an error of the card, or
+/// While the node agent runs, and while a command of `aliquot run` is on a card, the card's driver events are recorded. An Xid that is an error of the card, or
 /// the loss of the card, excludes it from new claims: `aliquot run` and `aliquot prepare` refuse it, and its devices are tainted
 /// `aliquot.dev/unhealthy` in the slices. An Xid that names a MIG instance excludes the placement of that instance. Claims that
 /// already use it stay, and are not disturbed. Xids that are errors of programs, such as 13 and 31, exclude nothing.

@@ -1,4 +1,4 @@
-//! Functions of a card that only local runs need: how the command reaches its part, and the source of each process's card time.
+//! How a local run reaches its part of a card, and, for runs and the agent, where each process's card time and events come from.
 //!
 //! ```text
 //!   Cards::reach ─▶ Reach ─┬ libraries, environment ─▶ the command

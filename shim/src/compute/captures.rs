@@ -49,7 +49,7 @@ enum CapturePurpose {
 #[derive(Clone, Copy, Debug)]
 struct ContextCaptures(u32);
 
-const _: () = assert!(ORIGINS_MAX == 32, "one bit each in `Begun`");
+const _: () = assert!(ORIGINS_MAX == 32, "one bit each in `ContextCaptures`");
 
 /// Whether any is under way.
 pub(crate) fn any() -> bool {

@@ -48,7 +48,7 @@ fn kill(pid: u32) {
 fn idle_compute_is_borrowed_and_reclaimed_after_governor_kill() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
-    let mut first = local.tenant(&["--memory", "1Gi", "--cores", "10", "--policy", "burst"], &work);
+    let mut first = local.tenant(&["--memory", "1Gi", "--cores", "10", "--compute-policy", "burst"], &work);
     let card = local.card();
     share_becomes(&card, first.pid, 90, 100);
     let capped = local.tenant(&["--memory", "1Gi", "--cores", "60"], &work);
@@ -59,7 +59,7 @@ fn idle_compute_is_borrowed_and_reclaimed_after_governor_kill() {
     let orphans_input = first.child.stdin.take();
     kill(first.child.id());
     first.child.wait().unwrap();
-    let late = local.tenant(&["--memory", "1Gi", "--cores", "20", "--policy", "burst"], &work);
+    let late = local.tenant(&["--memory", "1Gi", "--cores", "20", "--compute-policy", "burst"], &work);
     share_becomes(&card, capped.pid, 57, 63);
     share_becomes(&card, late.pid, 23, 31);
     share_becomes(&card, first.pid, 9, 16);
@@ -77,7 +77,7 @@ fn stopped_governor_blocks_neither_owner_nor_idle_time() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
     let governor = local.tenant(&["--memory", "1Gi", "--cores", "10"], &["fill", "256"]);
-    let borrower = local.tenant(&["--memory", "1Gi", "--cores", "25", "--policy", "burst"], &work);
+    let borrower = local.tenant(&["--memory", "1Gi", "--cores", "25", "--compute-policy", "burst"], &work);
     let owner = local.tenant(&["--memory", "1Gi", "--cores", "60"], &work);
     let card = local.card();
     let rests = Stopped::now([owner.pid]);
@@ -107,7 +107,7 @@ fn stopped_governor_blocks_neither_owner_nor_idle_time() {
 fn best_effort_gets_the_remainder_and_all_when_alone() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
-    let best = local.tenant(&["--memory", "1Gi", "--policy", "best-effort"], &work);
+    let best = local.tenant(&["--memory", "1Gi", "--compute-policy", "best-effort"], &work);
     let card = local.card();
     share_becomes(&card, best.pid, 90, 100);
     let capped = local.tenant(&["--memory", "1Gi", "--cores", "60"], &work);
@@ -125,7 +125,7 @@ fn the_better_priority_has_what_others_leave() {
     let local = Local::new("h200");
     let work = ["work", "1000000"];
     let tenant = |priority| {
-        let part = ["--memory", "1Gi", "--cores", "20", "--policy", "burst", "--priority", priority];
+        let part = ["--memory", "1Gi", "--cores", "20", "--compute-policy", "burst", "--priority", priority];
         local.tenant(&part, &work)
     };
     let low = tenant("low");

@@ -14,7 +14,7 @@ Examples:
   aliquot run --memory 8Gi --cores 25 -- python serve.py
   aliquot run --node h100-8 --memory 8Gi --cores 25 -- python serve.py
   aliquot run --node h100-8 --template 1g.10gb -- ./train
-  aliquot run --node t4-2 --fraction 1/4 --policy burst -- ./batch";
+  aliquot run --node t4-2 --fraction 1/4 --compute-policy burst -- ./batch";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -56,7 +56,7 @@ pub(in crate::cli) struct Args {
     pub(super) fraction: Option<String>,
 
     /// Use of others' idle compute: cap (none), burst (beyond the guarantee) or best-effort (idle compute only)
-    #[arg(long, value_name = "POLICY", default_value = "cap", value_parser = policy)]
+    #[arg(long = "compute-policy", alias = "policy", value_name = "POLICY", default_value = "cap", value_parser = policy)]
     pub(super) policy: Policy,
 
     /// Order in which runs get idle compute: low, normal or high
