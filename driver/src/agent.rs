@@ -53,6 +53,7 @@ mod arrival;
 mod call_log;
 mod card_events;
 mod card_watches;
+mod exposition;
 mod locks;
 mod publish_gate;
 mod restart;

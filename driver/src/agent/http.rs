@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::exposition::ExpositionForm;
 use super::maintenance::MaintenanceStage;
 use super::metrics::Metrics;
 use super::observe::ShareUse;
@@ -59,14 +60,16 @@ pub async fn serve(listener: TcpListener, probes: Probes, mut stopped: watch::Re
     }
 }
 
-async fn metrics(State(probes): State<Probes>) -> Response {
+async fn metrics(State(probes): State<Probes>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let form = ExpositionForm::accepted_by(accept);
     let view = probes.views.borrow().clone();
     let publication = probes.publication.borrow().clone();
     let uses = Arc::clone(&probes.uses.borrow());
     match probes.metrics.text(view.as_deref(), &uses, &publication) {
         Ok(text) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
+            let headers = [(header::CONTENT_TYPE, form.media_type()), (header::VARY, "Accept")];
+            (headers, form.of(text)).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -57,7 +57,10 @@ fn scrape(address: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, WAIT)?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    write!(
+        stream,
+        "GET /metrics HTTP/1.0\r\nHost: {address}\r\nAccept: application/openmetrics-text\r\n\r\n"
+    )?;
     let mut bytes = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

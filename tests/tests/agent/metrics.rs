@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,14 +33,22 @@ const OF_SHARE: [&str; 8] = [
     "pod",
 ];
 
-fn scrape(agent: &RunningAgent) -> String {
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0";
+
+/// Head and body of the answer to a scraper that accepts this.
+fn answer(agent: &RunningAgent, accept: &str) -> (String, String) {
     let mut stream = TcpStream::connect(agent.metrics).unwrap();
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n").unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\nHost: agent\r\nAccept: {accept}\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.contains("application/openmetrics-text"), "{head}");
-    body.to_owned()
+    (head.to_owned(), body.to_owned())
+}
+
+fn scrape(agent: &RunningAgent) -> String {
+    let (head, body) = answer(agent, OPENMETRICS);
+    assert!(head.contains(OPENMETRICS), "{head}");
+    body
 }
 
 fn by_name(text: &str) -> BTreeMap<String, Family> {
@@ -99,6 +108,53 @@ async fn metrics_are_valid_whole_and_join_with_others() {
         assert!(family.samples.len() <= most, "{name}: {}", family.samples.len());
     }
     assert_eq!(plugin.unprepare(&[("test", "claim-a", "a")]).await["a"], "");
+    agent.stop().await;
+}
+
+/// Series of a text form: lines without comments.
+fn series(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.rsplit_once(' ')).map(|(series, _)| series).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_as_plain_text_pass_the_check_of_prometheus() {
+    let (world, kubelet) = (World::new("mixed", ""), FakeKubelet::default());
+    let cluster = Arc::new(FakeCluster::default());
+    let node = world.open();
+    cluster.put(&claim(&node, "a", &[SHARE, PARTITION]));
+    let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+    let plugin = kubelet.register().await;
+    plugin.prepare(&[("test", "claim-a", "a")]).await["a"].clone().unwrap();
+    plugin.prepare(&[("test", "claim-none", "none")]).await["none"].clone().unwrap_err();
+    whole(&agent).await;
+
+    let (head, text) = answer(&agent, "*/*");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    let openmetrics = scrape(&agent);
+    assert_eq!(series(&text), series(&openmetrics));
+    let mut check = Command::new("promtool");
+    match check
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+    {
+        Err(error) => println!("stands aside: promtool: {error}"),
+        Ok(mut promtool) => {
+            promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+            let output = promtool.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            // Labels as DCGM's exporter has them (`UUID`, `modelName`), so that joins need no renaming; a gauge named as NVIDIA's.
+            let is_other = |line: &&str| {
+                !line.ends_with("label names should be written in 'snake_case' not 'camelCase'")
+                    && !line.starts_with("aliquot_gpu_shared_count ")
+            };
+            assert_eq!(said.lines().find(is_other), None, "{text}");
+            assert!(matches!(output.status.code(), Some(0 | 3)), "{}", output.status);
+        }
+    }
     agent.stop().await;
 }
 
