@@ -14,13 +14,16 @@ use super::names::{PartHash, hash_text};
 use super::problem::OfferProblem;
 use super::server::ServerVersion;
 use crate::card::Card;
-use crate::dra::AttributeValue;
+use crate::dra::{AttributeValue, Sharing};
 use crate::id::{CounterName, NodeName};
 use crate::partition::Isolation;
 use crate::units::Fraction;
 
 /// Attributes that say which cards are close to each other, in the order of the fields of a card's topology.
 pub(super) const TOPOLOGY: [&str; 3] = ["cardID", "hccsGroup", "nvlinkDomain"];
+
+/// Whether several claims can hold the device: the API's own field, for readers that see attributes alone.
+pub(super) const SHAREABLE: &str = "shareable";
 
 /// Longest text value, in bytes.
 const TEXT_MAX: usize = 64;
@@ -30,6 +33,8 @@ const ATTRIBUTES_MAX: usize = 30;
 const NAME_MAX: usize = 32;
 /// Domain of the standard attributes.
 const STANDARD: &str = "resource.kubernetes.io";
+/// Domain of the `numaNode` that drivers of NICs and CPUs publish where the standard one is unknown.
+const SHARED_NUMA_DOMAIN: &str = "dra.net";
 
 /// What sort of thing a device is: the attribute `type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,7 @@ pub(super) struct PublishedFacts<'a> {
     pub(super) profile: &'a str,
     pub(super) fraction: Option<Fraction>,
     pub(super) isolation: Isolation,
+    pub(super) sharing: Sharing,
     pub(super) hash: PartHash,
     /// Whole numbers worth publishing, by name as in the catalogue.
     pub(super) extra: BTreeMap<String, u64>,
@@ -86,6 +92,7 @@ impl CardAttributes {
             if server.knows_numa_attribute() {
                 this.common.insert(format!("{STANDARD}/numaNode"), numa.clone());
             }
+            this.common.insert(format!("{SHARED_NUMA_DOMAIN}/numaNode"), numa.clone());
             this.common.insert("numaNode".to_owned(), numa);
         }
         this
@@ -115,6 +122,7 @@ impl CardAttributes {
         if let Some(fraction) = face.fraction {
             text("fraction", fraction.to_string());
         }
+        all.insert(SHAREABLE.to_owned(), AttributeValue::Bool(face.sharing == Sharing::Shareable));
         if matches!(face.kind, Kind::Card | Kind::Slot) {
             all.extend(self.of_card.clone());
         }

@@ -13,11 +13,13 @@
 //! annotation [`SPELLING`]. Each class but that of shares also has an extended resource name, so that a Pod can ask for it
 //! in `resources.limits`; such a claim gets the default size.
 //!
-//! Selectors never fail on another driver's device: the driver is compared first, and CEL stops there.
+//! Selectors never fail on another driver's device: the driver is compared first, and CEL stops there. They read `driver`
+//! and attributes alone, because quota controllers evaluate classes without the other fields.
 
 use std::collections::BTreeMap;
 
 use super::DRIVER;
+use super::attributes::SHAREABLE;
 use super::names::dns_slug;
 use crate::dra::{AttributeValue, Device, DeviceClass, ResourceSlice, Sharing};
 use crate::id::Vendor;
@@ -244,10 +246,12 @@ fn card() -> ClassDraft {
 }
 
 fn share() -> ClassDraft {
+    let shareable = format!("device.attributes[\"{DRIVER}\"].{SHAREABLE}");
     ClassDraft {
         rank: 1,
         name: SHARE.to_owned(),
-        condition: format!("{} && device.allowMultipleAllocations", is("type", "card")),
+        // Slices of an older agent lack the attribute, and reading an absent one fails the Pod on every node.
+        condition: format!("{} && has({shareable}) && {shareable}", is("type", "card")),
         spelling: None,
         description: "Part of a card: say how much memory and cores in capacity.requests.".to_owned(),
     }

@@ -98,11 +98,12 @@ impl<'a> Maker<'a> {
             profile: "whole",
             fraction: Some(Fraction::WHOLE),
             isolation,
+            sharing,
             hash: PartHash::of_card(&self.card.uuid),
             extra: extras_of_card(self.card),
         };
         let takes = self.card.table().map(|t| t.totals.clone()).unwrap_or_default();
-        let mut built = self.build("card", &face, Part::Card, self.card.memory, Cores::ALL, sharing);
+        let mut built = self.build("card", &face, Part::Card, self.card.memory, Cores::ALL);
         built.device.consumes =
             self.setting.counters.as_ref().map(CardCounters::of_card).unwrap_or_default().into();
         built.offered.takes = takes;
@@ -136,6 +137,7 @@ impl<'a> Maker<'a> {
             profile: template.name.as_str(),
             fraction: Some(template.fraction),
             isolation: template.isolation,
+            sharing,
             hash: PartHash::of_partition(&self.card.uuid, &template.name, &placement.name),
             extra: match sharing {
                 Sharing::Exclusive => template.extra_capacity.clone(),
@@ -143,7 +145,7 @@ impl<'a> Maker<'a> {
             },
         };
         let (memory, cores) = (template.memory, template.cores);
-        let mut built = self.build(template.name.as_str(), &face, part, memory, cores, sharing);
+        let mut built = self.build(template.name.as_str(), &face, part, memory, cores);
         built.device.consumes =
             self.setting.counters.as_ref().map(|c| c.consumption(&takes)).unwrap_or_default().into();
         built.offered.takes = takes;
@@ -158,12 +160,13 @@ impl<'a> Maker<'a> {
             profile: &slot.name,
             fraction: fraction_of(slot.memory, self.card.memory),
             isolation: Isolation::Cooperative,
+            sharing: Sharing::Exclusive,
             hash: PartHash::of_slot(&self.card.uuid, slot, copy),
             extra: BTreeMap::new(),
         };
         let part = Part::Slot { name: slot.name.clone(), copy };
         let name = format!("slot-{}", slot.name);
-        let mut built = self.build(&name, &face, part, slot.memory, slot.cores, Sharing::Exclusive);
+        let mut built = self.build(&name, &face, part, slot.memory, slot.cores);
         self.taint_if_occupied(&mut built);
         built
     }
@@ -187,8 +190,8 @@ impl<'a> Maker<'a> {
         part: Part,
         memory: Bytes,
         cores: Cores,
-        sharing: Sharing,
     ) -> PartDevice {
+        let sharing = face.sharing;
         let mut device = Device::named(names::device_name(prefix, &face.hash));
         device.attributes = self.attributes.of_device(face, &mut self.problems).into();
         device.sharing = sharing;
