@@ -1,5 +1,7 @@
 //! What each family of memory calls is charged, and until when.
 
+pub(crate) mod address_out;
+pub(crate) mod admission_gate;
 pub(crate) mod closed;
 pub(crate) mod context_accounting;
 pub(crate) mod deferred_free;
@@ -9,7 +11,6 @@ pub(crate) mod graphs;
 pub(crate) mod green;
 pub(crate) mod image;
 pub(crate) mod ipc_memory;
-pub(crate) mod lazy_load;
 pub(crate) mod meter;
 pub(crate) mod modules;
 pub(crate) mod physical;
@@ -17,3 +18,4 @@ pub(crate) mod plain;
 pub(crate) mod pools;
 pub(crate) mod ranges;
 pub(crate) mod sizes;
+pub(crate) mod stacks;

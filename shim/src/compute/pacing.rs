@@ -42,7 +42,6 @@ use crate::accounting::account;
 use crate::compute::captures;
 use crate::grants::{self, GRANTS_MAX, Grant, Usage};
 use crate::loader::vendor::{NOT_PERMITTED, SUCCESS, Target};
-use crate::memory::modules::{self, Code};
 use crate::sys::{self, KeepErrno};
 
 use elapsed::ElapsedWork;
@@ -190,24 +189,14 @@ enum LaunchPermit {
     Refused,
 }
 
-/// A kernel that did not pass, which the driver may load for this launch; where that does not fit it is refused.
+/// A launch that did not pass.
 #[cold]
 #[inline(never)]
-pub(crate) fn launch_kernel(
-    code: Code,
+pub(crate) fn launch_by_rule(
     target: Target,
     shape: impl FnOnce() -> Shape,
     real: impl FnOnce() -> i32,
 ) -> i32 {
-    match modules::before_launch(code, target.lane()) {
-        SUCCESS => launch_by_rule(target, shape, real),
-        refused => refused,
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn launch_by_rule(target: Target, shape: impl FnOnce() -> Shape, real: impl FnOnce() -> i32) -> i32 {
     let leave = leave(target, &shape());
     if matches!(leave, LaunchPermit::Refused) {
         return NOT_PERMITTED;

@@ -6,10 +6,10 @@
 use core::ffi::c_void;
 
 use crate::loader::vendor::Device;
+use crate::memory::address_out::AddressOut;
 use crate::memory::context_accounting::{self, Holder, PrimaryRelease};
 use crate::memory::green;
-use crate::memory::modules::{self, Change};
-use crate::memory::pools::AddressOut;
+use crate::memory::stacks::{self, Change};
 
 hooks! {
     Cuda, Use;
@@ -66,7 +66,7 @@ hooks! {
 
     fn cuCtxSetLimit(limit: u32, value: usize) {
         let undo = |before| cuCtxSetLimit::real(limit, before);
-        modules::limit(Change { limit, value }, || cuCtxSetLimit::real(limit, value), undo)
+        stacks::limit(Change { limit, value }, || cuCtxSetLimit::real(limit, value), undo)
     }
 }
 

@@ -8,9 +8,9 @@ use core::ffi::{c_char, c_void};
 use crate::accounting::account::{self, Account};
 use crate::loader::vendor::Target;
 use crate::loader::vendor::{self, Device, SUCCESS, StreamMode};
+use crate::memory::address_out::AddressOut;
 use crate::memory::closed;
 use crate::memory::graphs::{self, AnyNode, Described, MemoryNode, WORDS_MAX};
-use crate::memory::pools::AddressOut;
 
 hooks! {
     // As for physical memory: closed cards are looked at whatever the grants limit.

@@ -7,7 +7,6 @@ use aliquot_enforce::cost::{Key, Shape};
 
 use crate::compute::pacing;
 use crate::loader::vendor::{StreamMode, Target};
-use crate::memory::modules::Code;
 
 /// The vendor's launch description.
 #[derive(Clone, Copy)]
@@ -48,7 +47,7 @@ macro_rules! kernel {
             Some(paced) => paced.answered(target, $real),
             None => {
                 let shape = move || Shape::kernel($function, $grid, $block);
-                pacing::launch_kernel(Code($function), target, shape, move || $real)
+                pacing::launch_by_rule(target, shape, move || $real)
             }
         }
     }};

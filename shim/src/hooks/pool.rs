@@ -5,10 +5,11 @@
 
 use crate::accounting::alloc_map::Key;
 use crate::loader::vendor::{self, SUCCESS, StreamMode};
+use crate::memory::address_out::AddressOut;
 use crate::memory::deferred_free;
 use crate::memory::graphs;
 use crate::memory::plain::{self, POINTERS};
-use crate::memory::pools::{self, AddressOut, Location, Request};
+use crate::memory::pools::{self, Location, Request};
 use crate::memory::ranges;
 
 /// The vendor's description of a pool: the head of it.

@@ -75,20 +75,9 @@ calls! {
     fn cuDevicePrimaryCtxRelease_v2(device: i32);
     fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
     fn cuCtxGetLimit(value: *mut usize, limit: u32);
-    /// 1: modules are loaded whole, 2: function by function; from 11.7 on.
-    fn cuModuleGetLoadingMode(mode: *mut u32);
-    fn cuFuncGetModule(module: *mut u64, function: u64);
     fn cuFuncGetAttribute(value: *mut i32, attribute: u32, function: u64);
-    /// The function of a kernel in the current context.
-    fn cuKernelGetFunction(function: *mut u64, kernel: u64);
-    /// Loads what is loaded lazily; from 12.4 on.
-    fn cuFuncLoad(function: u64);
-    /// Whether it is loaded; from 12.4 on.
-    fn cuFuncIsLoaded(state: *mut u32, function: u64);
-    /// How many there are; from 12.4 on.
-    fn cuModuleGetFunctionCount(count: *mut u32, module: u64);
-    fn cuLibraryGetKernelCount(count: *mut u32, library: u64);
-    fn cuKernelGetLibrary(library: *mut u64, kernel: u64);
+    /// From 12.0 on.
+    fn cuKernelGetAttribute(value: *mut i32, attribute: u32, kernel: u64, device: i32);
 }
 
 calls! {
@@ -165,10 +154,6 @@ const LOCATION_INVISIBLE: u32 = 5;
 const LOCATION_DOMAIN: u32 = 6;
 /// CU_MEM_ALLOCATION_TYPE_MANAGED
 pub(crate) const ALLOCATION_MANAGED: u32 = 2;
-/// CU_MODULE_EAGER_LOADING
-pub(crate) const LOADING_EAGER: u32 = 1;
-/// CU_FUNCTION_LOADING_STATE_LOADED
-pub(crate) const FUNCTION_LOADED: u32 = 1;
 /// CU_EVENT_DISABLE_TIMING
 pub(crate) const EVENT_WITHOUT_TIME: u32 = 2;
 /// CU_STREAM_CAPTURE_MODE_RELAXED

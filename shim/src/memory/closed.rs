@@ -4,7 +4,7 @@
 //! its own error is the right answer: there it is asked, and what it makes all the same is unmade.
 
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::pools::AddressOut;
+use crate::memory::address_out::AddressOut;
 use crate::sys::KeepErrno;
 
 /// The answer of a call that would take memory of a closed card.

@@ -12,8 +12,8 @@ use crate::accounting::account::{self, Account, Bytes, Ledger, UnaccountedReleas
 use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, NoRoom, Tie};
 use crate::accounting::contexts::{self, ContextEnd};
 use crate::loader::vendor::{self, Device, SUCCESS};
+use crate::memory::address_out::AddressOut;
 use crate::memory::closed;
-use crate::memory::pools::AddressOut;
 use crate::memory::sizes;
 use crate::sys::KeepErrno;
 

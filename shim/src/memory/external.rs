@@ -20,12 +20,10 @@ use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger
 use crate::accounting::alloc_map::{AllocEntry, AllocMap, Fate, Key, NoRoom, Tie};
 use crate::accounting::contexts;
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
-use crate::memory::free_memory_delta::DeltaTurn;
-use crate::memory::plain::{self, Charge, VendorAllocation};
+use crate::memory::admission_gate::DeltaTurn;
+use crate::memory::plain::{self, Charge, IMPORTED, VendorAllocation};
 use crate::sys::KeepErrno;
 
-/// What is charged, by number.
-pub(crate) static IMPORTED: AllocMap = AllocMap::new();
 static HOLDS: AllocMap<Holds> = AllocMap::new();
 static OBJECTS: AllocMap<Name> = AllocMap::new();
 static BUFFERS: AllocMap<Name> = AllocMap::new();

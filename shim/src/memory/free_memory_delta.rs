@@ -1,24 +1,17 @@
-//! What a call took from the card or gave back: free memory before less free memory after, corrected by what accounting moved.
+//! What a call gave back to the card: free memory before and after it, corrected by what accounting moved.
 //!
 //! ```text
-//!   take turns ─▶ wait until no other process moves memory ─▶ free memory and accounting ─▶ the call
-//!              ─▶ wait until no other process does ─▶ free memory and accounting ─▶ the next one's turn
+//!   shut the gate ─▶ all others outside ─▶ free memory and accounting ─▶ the call ─▶ both again ─▶ open
 //! ```
 //!
-//! Each process of the container says in its slot which of its calls are under way. While there is none but the measured one,
-//! accounting and card differ by what no process booked, so two such moments tell what the call took, whatever came and went
-//! between them; unless another process has pools or graphs, whose memory comes back to the card before its accounting says
-//! so. Both waits have an end: the process that is in the driver for long makes a reading doubtful and no process wait for
-//! him. A turn that a process died in is over after [`TURN_MILLIS_MAX`]. Other tenants of the card cannot be seen.
+//! Each process of the container says in its slot which of its calls are under way. What would be credited by what is read has to be
+//! certain ([`WatchedCall`]): no call but the measured one is under way or began, no other process has pools or graphs, and all of
+//! them are seen to live *after* the card was read, so that none of it came back by a death. That comes to pass beside others at work
+//! as the turn has a gate: a process that is about to move memory waits before it, for a bounded time ([`DeltaTurn`]). Other tenants are told by the card's free memory alone: it has to rise by just
+//! what is asked about, by less than a context where another process has one past the hooks, and no process is to be seen that moves
+//! as much, for longer behind the call than that took.
 //!
 //! The card is read in the current context where that is its own, else in its primary one ([`DeltaContext`]).
-//!
-//! What would be credited by what is read has to be certain ([`WatchedCall`]): no call but the measured one is under way or began, no
-//! other process has pools or graphs, and all of them are seen to live *after* the card was read, so that none of it came back
-//! by a death. That comes to pass beside others at work as the turn has a gate, which is shut for such a call: a process that
-//! is about to move memory waits before it, as long as [`SHUT_MILLIS_MAX`]. Other tenants are told by the card's free memory
-//! alone: it has to rise by just what is asked about, by less than a context where another process has one past the hooks, and
-//! no process is to be seen that moves as much, for longer behind the call than that took.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -26,18 +19,13 @@ use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger
 use crate::accounting::contexts;
 use crate::grants::GRANTS_MAX;
 use crate::loader::vendor::SUCCESS;
+use crate::memory::admission_gate::{AdmissionGate, DeltaTurn, pass_admission_gate};
 use crate::memory::context_accounting;
 use crate::memory::deferred_free;
 use crate::memory::pools;
 use crate::memory::sizes::{self, free_now};
 use crate::sys::{self, KeepErrno};
 
-/// Longest wait for others that measure, in milliseconds: after it their turn is over.
-const TURN_MILLIS_MAX: u32 = 1_000;
-/// Longest sleep before the turn is looked at again.
-const TURN_STEP_NANOS: u64 = 5_000_000;
-/// Longest time for which a gate is shut to any process, in milliseconds.
-const SHUT_MILLIS_MAX: u32 = 200;
 /// Longest wait behind it until all others are outside; it halves with each that was in vain, so many times at most.
 const OUTSIDE_NANOS: u64 = 100 * MILLI;
 const OUTSIDE_HALVES_MAX: u32 = 5;
@@ -52,8 +40,6 @@ const STEP_NANOS: u64 = 50_000;
 const STEP_NANOS_MAX: u64 = 2_000_000;
 const MILLI: u64 = 1_000_000;
 
-/// 1: the last reading waited in vain, so the next ones wait little.
-static IS_TIRED: AtomicU32 = AtomicU32::new(0);
 /// Waits behind a shut gate that were in vain, one after the other.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
@@ -66,195 +52,11 @@ struct Dead {
 static DEAD: [Dead; GRANTS_MAX] =
     [const { Dead { count: AtomicU64::new(0), since: AtomicU64::new(0) } }; GRANTS_MAX];
 
-/// How long a reading waits for others to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Where much is known without it.
-    Little,
-    /// Where nothing is.
-    Much,
-}
-
-impl Patience {
-    fn nanos(self) -> u64 {
-        match self {
-            Self::Much if IS_TIRED.load(Ordering::Relaxed) == 0 => 250 * MILLI,
-            Self::Little | Self::Much => 2 * MILLI,
-        }
-    }
-}
-
 /// Free memory and accounting at a moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     free: u64,
     still: MemoryStamp,
-    /// Nothing moved meanwhile but by the measured call.
-    is_settled: bool,
-}
-
-/// What a call took.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum MemoryDelta {
-    /// So much, by all that can be seen.
-    Sure(Bytes),
-    /// That, by accounting of all processes of the container; one that ended may have hidden some.
-    Likely(Bytes),
-    /// That, or another process's.
-    Doubtful(Bytes),
-    /// It gave so much back, by all that can be seen.
-    Given(Bytes),
-}
-
-/// The turn to measure, among all threads of the container.
-#[must_use]
-pub(crate) struct DeltaTurn {
-    word: &'static AtomicU32,
-    /// When it began; `None`: another process's goes on.
-    own: Option<u32>,
-}
-
-/// Whether others may begin to move memory during a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AdmissionGate {
-    Open,
-    Shut,
-}
-
-/// Bit of the turn's word: its gate is shut.
-const SHUT: u32 = 1;
-
-fn millis() -> u32 {
-    u32::try_from((sys::now() / MILLI) & u64::from(u32::MAX)).unwrap_or(0).max(2)
-}
-
-impl AdmissionGate {
-    /// The word of a turn that begins now; never later than that.
-    fn stamp(self, now: u32) -> u32 {
-        match self {
-            Self::Open => now & !SHUT,
-            Self::Shut => (now - 1) | SHUT,
-        }
-    }
-}
-
-impl DeltaTurn {
-    /// Waits for the turn, not for ever.
-    pub(crate) fn take(ledger: Ledger) -> Self {
-        Self::take_with(ledger, AdmissionGate::Open)
-    }
-
-    fn take_with(ledger: Ledger, door: AdmissionGate) -> Self {
-        let (word, begun) = (ledger.usage().view.measuring(), millis());
-        loop {
-            let (seen, now) = (word.load(Ordering::Acquire), millis());
-            // A turn that lasts has been left, or its call takes long: what is measured beside it is seen to be doubtful.
-            let is_over = seen == 0 || now.wrapping_sub(seen) > TURN_MILLIS_MAX;
-            let own = door.stamp(now);
-            if is_over && word.compare_exchange(seen, own, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return Self { word, own: Some(own) };
-            }
-            if now.wrapping_sub(begun) > TURN_MILLIS_MAX {
-                return Self { word, own: None };
-            }
-            if !is_over {
-                sys::wait_while(word, seen, TURN_STEP_NANOS);
-            }
-        }
-    }
-}
-
-impl Drop for DeltaTurn {
-    fn drop(&mut self) {
-        let Some(own) = self.own else { return };
-        if self.word.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            // Of those before a shut gate no process is next.
-            if own & SHUT == 0 { sys::wake_one(self.word) } else { sys::wake_all(self.word) }
-        }
-    }
-}
-
-/// Before a call that moves memory, by a thread that has begun none: where the gate is shut it waits, not for long.
-#[inline]
-pub(crate) fn pass_admission_gate(ledger: Ledger) {
-    let word = ledger.usage().view.measuring();
-    if word.load(Ordering::Relaxed) & SHUT != 0 {
-        wait_outside(word);
-    }
-}
-
-#[cold]
-fn wait_outside(word: &AtomicU32) {
-    let _errno = KeepErrno::new();
-    let begun = millis();
-    loop {
-        let (seen, now) = (word.load(Ordering::Acquire), millis());
-        // A gate that was shut for longer was left so.
-        let is_shut = seen & SHUT != 0 && now.wrapping_sub(seen) <= SHUT_MILLIS_MAX;
-        if !is_shut || now.wrapping_sub(begun) > SHUT_MILLIS_MAX {
-            return;
-        }
-        sys::wait_while(word, seen, TURN_STEP_NANOS);
-    }
-}
-
-/// Reads the card of the current context, while the measured call alone is under way, if that comes to pass in time.
-pub(crate) fn read(ledger: Ledger, patience: Patience) -> Option<Reading> {
-    pools::refresh();
-    let (until, mut step) = (sys::now().saturating_add(patience.nanos()), 0);
-    loop {
-        let still = ledger.still();
-        if still.calls.under_way == 1 {
-            let free = free_now()?;
-            if ledger.still() == still {
-                IS_TIRED.store(0, Ordering::Relaxed);
-                return Some(Reading { free, still, is_settled: true });
-            }
-        }
-        if sys::now() >= until {
-            if patience == Patience::Much {
-                IS_TIRED.store(1, Ordering::Relaxed);
-            }
-            return Some(Reading { free: free_now()?, still, is_settled: false });
-        }
-        if step == 0 {
-            // A process that died in a call is at nothing any more.
-            let _done_or_elsewhere = ledger.look();
-        } else {
-            sys::wait_while(&AtomicU32::new(0), 0, step);
-        }
-        step = (step * 2).clamp(STEP_NANOS, STEP_NANOS_MAX);
-    }
-}
-
-/// What one call between two readings took.
-pub(crate) fn taken(before: &Reading, after: &Reading) -> MemoryDelta {
-    let (then, now) = (before.still, after.still);
-    let difference = i128::from(before.free) - i128::from(after.free);
-    let moved = i128::from(now.total.0) - i128::from(then.total.0);
-    let bytes = |signed: i128| Bytes(u64::try_from(signed.max(0)).unwrap_or(0));
-    let is_alone = then.calls.others == 0 && now.calls.others == 0;
-    let is_booked = then.calls.loose == 0 && now.calls.loose == 0;
-    let taken = difference - moved;
-    let is_settled = before.is_settled && after.is_settled;
-    if !is_settled || !is_booked {
-        MemoryDelta::Doubtful(bytes(taken))
-    } else if !is_alone {
-        MemoryDelta::Likely(bytes(taken))
-    } else if taken < 0 {
-        MemoryDelta::Given(bytes(-taken))
-    } else {
-        MemoryDelta::Sure(bytes(taken))
-    }
-}
-
-/// What the card got back between two readings beside what accounting moved, where both were settled; `None`: nothing, or
-/// unknown. It may be a process's that has pools or graphs, or has ended.
-pub(crate) fn given(before: &Reading, after: &Reading) -> Option<Bytes> {
-    let card = i128::from(after.free) - i128::from(before.free);
-    let booked = i128::from(after.still.total.0) - i128::from(before.still.total.0);
-    let is_settled = before.is_settled && after.is_settled;
-    u64::try_from(card + booked).ok().filter(|bytes| is_settled && *bytes > 0).map(Bytes)
 }
 
 /// How closely a call is watched.
@@ -314,7 +116,7 @@ impl WatchedCall {
             pass_admission_gate(ledger);
         }
         let moving = ledger.moving();
-        let is_own = shut.as_ref().is_some_and(|turn| turn.own.is_some());
+        let is_own = shut.as_ref().is_some_and(DeltaTurn::is_own);
         let before = place.and_then(|place| Some((place, outside(ledger, place, is_own)?)));
         Self { ledger, before, begun: sys::now(), moving, shut }
     }
@@ -384,11 +186,8 @@ fn certain(ledger: Ledger, place: DeltaContext) -> Option<Reading> {
     let before = place.free(ledger)?;
     let still = quiet(ledger)?;
     let free = place.free(ledger)?;
-    (free == before && ledger.still() == still && place.free(ledger)? == free).then_some(Reading {
-        free,
-        still,
-        is_settled: true,
-    })
+    (free == before && ledger.still() == still && place.free(ledger)? == free)
+        .then_some(Reading { free, still })
 }
 
 /// Whether so many deaths have been known for long.

@@ -24,8 +24,8 @@ use crate::accounting::alloc_map::Tie;
 use crate::accounting::contexts;
 use crate::accounting::listeners::OnContextEnd;
 use crate::loader::vendor::{self, Device, OUT_OF_MEMORY, SUCCESS, StreamMode, Target};
+use crate::memory::address_out::AddressOut;
 use crate::memory::meter;
-use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
 
 use demand::{GraphDemand, MEMORY_NODE};

@@ -3,8 +3,8 @@
 use crate::accounting::alloc_map::{AllocMap, Key};
 use crate::accounting::contexts::{self, ContextEnd, Notes};
 use crate::loader::vendor::{self, Device, SUCCESS};
+use crate::memory::address_out::AddressOut;
 use crate::memory::context_accounting::{self, Holder, PrimaryRelease};
-use crate::memory::pools::AddressOut;
 use crate::sys::KeepErrno;
 
 /// Those that were made here, by handle.

@@ -17,7 +17,7 @@ use aliquot_enforce::growth::{Growth, Operation, Promise, Size, Stamp};
 use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger, UnaccountedRelease};
 use crate::grants::DEVICES_MAX;
 use crate::loader::vendor::{self, Device, SUCCESS};
-use crate::memory::free_memory_delta::pass_admission_gate;
+use crate::memory::admission_gate::pass_admission_gate;
 use crate::sys::fork_private::{Empty, ForkPrivate, Table};
 
 pub(crate) use walk::{each, each_changed};

@@ -29,7 +29,8 @@ use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::accounting::contexts;
 use crate::accounting::credit;
 use crate::loader::vendor::{Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
-use crate::memory::free_memory_delta::{self, Watch, WatchedCall};
+use crate::memory::admission_gate;
+use crate::memory::free_memory_delta::{Watch, WatchedCall};
 use crate::memory::ipc_memory;
 
 pub(crate) use exported::{bind, exported_as, import, range_exported};
@@ -166,7 +167,7 @@ impl DroppedHolds {
         if is_close || has_kept {
             return CreateCall::Watched(ledger, WatchedCall::begin(ledger, watch));
         }
-        free_memory_delta::pass_admission_gate(ledger);
+        admission_gate::pass_admission_gate(ledger);
         CreateCall::Moving(ledger.moving())
     }
 
@@ -344,7 +345,7 @@ pub(crate) fn create(
         Account::Closed => return Err(OUT_OF_MEMORY),
         Account::Counted(ledger) => ledger,
     };
-    free_memory_delta::pass_admission_gate(ledger);
+    admission_gate::pass_admission_gate(ledger);
     let _moving = ledger.moving();
     ledger.reserve(first).map_err(|_| ledger.refuse())?;
     let handle = make().inspect_err(|_| ledger.release(first))?;

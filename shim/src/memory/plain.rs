@@ -9,11 +9,9 @@ use crate::accounting::account::{
 use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, NoRoom, Tie};
 use crate::accounting::contexts;
 use crate::accounting::credit::{Sums, leave};
-use crate::accounting::listeners::OnContextEnd;
 use crate::accounting::pages::{self, Cover, Edges};
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
-use crate::memory::external::{self, IMPORTED};
-use crate::memory::free_memory_delta::pass_admission_gate;
+use crate::memory::admission_gate::pass_admission_gate;
 
 /// Device pointers.
 pub(crate) static POINTERS: AllocMap = AllocMap::new();
@@ -21,6 +19,8 @@ pub(crate) static POINTERS: AllocMap = AllocMap::new();
 pub(crate) static ARRAYS: AllocMap = AllocMap::new();
 /// Mipmapped arrays, by handle.
 pub(crate) static MIPMAPPED: AllocMap = AllocMap::new();
+/// What is charged, by number.
+pub(crate) static IMPORTED: AllocMap = AllocMap::new();
 
 /// What the vendor made: under which key, and how many bytes it takes, or was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -221,26 +221,12 @@ impl Freeing {
     }
 }
 
-/// Credits everything that was allocated in a context.
-fn credit_all_of(tie: Tie) {
-    crate::memory::modules::context_ended(tie);
-    crate::memory::deferred_free::context_ended(tie);
-    crate::memory::ipc_memory::context_ended(tie);
-    external::context_ended(tie);
-    crate::memory::ranges::context_ended(tie);
+/// A context ended, and with it what was allocated in it.
+pub(crate) fn context_ended(tie: Tie) {
     let mut sums = Sums::default();
     for map in [&POINTERS, &ARRAYS, &MIPMAPPED, &IMPORTED] {
         map.sweep(|_, held| held.tie() == tie, |held| sums.add(held));
     }
     pages::context_ended(tie, &mut sums);
     sums.credit();
-}
-
-/// Allocations of contexts that end.
-pub(crate) struct InContexts;
-
-impl OnContextEnd for InContexts {
-    fn number_gone(&self, tie: Tie) {
-        credit_all_of(tie);
-    }
 }

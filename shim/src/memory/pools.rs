@@ -10,9 +10,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::accounting::account::{self, Account, Bytes, Ledger};
 use crate::grants::{self, CardStatus};
 use crate::loader::vendor::{self, Device, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, StreamMode};
+use crate::memory::address_out::AddressOut;
 use crate::memory::graphs;
 use crate::memory::meter::{self, CallEnd, Meter, MeterKind, MeterRecord, RunningCall, State};
-use crate::sys::{self, KeepErrno};
+use crate::sys::KeepErrno;
 
 use aliquot_abi::limits::ManagedPolicy;
 
@@ -34,10 +35,6 @@ pub(crate) struct Request {
     /// Where the address goes.
     pub(crate) address: AddressOut,
 }
-
-/// Where the vendor writes an address.
-#[derive(Clone, Copy)]
-pub(crate) struct AddressOut(pub(crate) *mut u64);
 
 /// What accounts an allocation.
 #[derive(Clone, Copy)]
@@ -368,40 +365,6 @@ pub(crate) fn trimmed(handle: u64) {
         && known.state != State::Free
     {
         meter.refresh(ledger);
-    }
-}
-
-impl AddressOut {
-    /// Whether the caller gave none.
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
-    }
-
-    /// What stands there before a call that may be wrong in other ways, too: of a place that is none the vendor knows what to
-    /// say, and this is 0.
-    #[inline(never)]
-    pub(crate) fn before(self) -> u64 {
-        if sys::is_list(self.0, 1) { self.read() } else { 0 }
-    }
-
-    /// What stood there before a call that failed stands there again.
-    #[inline(never)]
-    pub(crate) fn put_back(self, before: u64) {
-        if self.before() != before {
-            self.write(before);
-        }
-    }
-
-    #[expect(unsafe_code, reason = "the caller's out-parameter")]
-    pub(crate) fn read(self) -> u64 {
-        // SAFETY: not null, and a place for an address by the vendor's contract.
-        unsafe { self.0.read_unaligned() }
-    }
-
-    #[expect(unsafe_code, reason = "the caller's out-parameter")]
-    pub(crate) fn write(self, address: u64) {
-        // SAFETY: not null, and a place for an address by the vendor's contract.
-        unsafe { self.0.write_unaligned(address) }
     }
 }
 

@@ -162,3 +162,27 @@ fn sleeping_process_is_charged_what_the_driver_shows() {
     assert_eq!(free(&mut tenant), LIMIT - 4 * CONTEXT);
     [sleeping, tenant, third, fourth].into_iter().for_each(Talk::end);
 }
+
+#[test]
+fn code_of_modules_and_listed_kernels_is_charged_within_a_look() {
+    let Some(scene) = Scene::new() else { return };
+    scene.presume(CONTEXT);
+    let _governor = scene.govern();
+    let mut tenant = scene.tenant();
+    wait_until("the context is known", || free(&mut tenant) == LIMIT - CONTEXT);
+    // A file, which the shim does not read; a kernel of a list, which the driver loads at its launch.
+    for lines in [&["load 1 5 104857600", "function 1 1"][..], &["kernels 2 4 3", "list 2 3", "launch 2"]] {
+        let before = free(&mut tenant);
+        for line in lines {
+            assert!(tenant.say(line).starts_with('0'), "{line}");
+        }
+        wait_until("its memory is charged", || free(&mut tenant) < before);
+    }
+    let left = free(&mut tenant);
+    assert!(left <= LIMIT - CONTEXT - 100 * MIB, "{left}");
+    assert_eq!(tenant.say(&format!("alloc {}", left + MIB)), "2");
+    // Unloaded, it refuses nothing.
+    assert_eq!(tenant.say("unload 1"), "0");
+    assert_eq!(tenant.say(&format!("alloc {}", left + 90 * MIB)), "0");
+    tenant.end();
+}

@@ -13,7 +13,6 @@ mod graphs;
 mod held;
 mod inert;
 mod ipc;
-mod launched;
 mod life;
 mod live;
 mod memory;

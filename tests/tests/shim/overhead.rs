@@ -68,6 +68,14 @@ impl Scene {
         assert_eq!(books, self.card.in_use(), "accounting and card");
         books
     }
+
+    /// The same but for the code of so many modules, which is residue.
+    #[track_caller]
+    fn books_beside(&self, modules: u64) -> u64 {
+        let books = self.files.counter(usage::TOTAL);
+        assert_eq!(books + modules * MODULE, self.card.in_use(), "accounting and card");
+        books
+    }
 }
 
 #[track_caller]

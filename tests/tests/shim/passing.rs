@@ -104,7 +104,7 @@ fn limits(card: &str) -> Limits {
 fn every_hook_hands_its_call_on_as_it_was() {
     let Some(scene) = Scene::get() else { return };
     let exports = scene.exports(|_| true);
-    assert!(exports.len() > 250, "{}", exports.len());
+    assert!(exports.len() > 240, "{}", exports.len());
     // Without a grant's part in it, and as calls that are counted and metered.
     for card in [OTHER, CARD] {
         let (tenant, _files) = Tenant::with(&limits(card));
@@ -146,7 +146,7 @@ const NO_WORK: [&str; 4] = [
 const FIRST: [&str; 4] = ["cuMemAlloc", "cuMemAllocPitch", "cuArrayCreate", "cuArray3DCreate"];
 
 /// How the names of what takes memory of a card begin.
-const TAKES: [&str; 15] = [
+const TAKES: [&str; 12] = [
     "cuMemAlloc",
     "cuMemCreate",
     "cuArrayCreate",
@@ -158,9 +158,6 @@ const TAKES: [&str; 15] = [
     "cuModuleLoad",
     "cuLibraryLoad",
     "cuImportExternalMemory",
-    "cuModuleGetFunction",
-    "cuModuleGetGlobal",
-    "cuLibraryGet",
     "cuGraphAddMemAllocNode",
 ];
 
@@ -191,5 +188,5 @@ fn every_form_of_work_is_refused_where_it_cannot_be_metered() {
 fn every_allocating_form_is_out_of_memory_if_unchargeable() {
     let takes = |export: &str| TAKES.iter().any(|stem| export.starts_with(stem));
     let takes = |export: &str| takes(export) && export != "cuMemAllocHost" && !FIRST.contains(&export);
-    are_refused(|scene| scene.exports(takes), 32, 2);
+    are_refused(|scene| scene.exports(takes), 25, 2);
 }

@@ -5,7 +5,8 @@ use crate::accounting::account::Ledger;
 use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key};
 use crate::accounting::contexts::{self, ContextEnd};
 use crate::loader::vendor::SUCCESS;
-use crate::memory::pools::{self, AddressOut};
+use crate::memory::address_out::AddressOut;
+use crate::memory::pools;
 use crate::sys::KeepErrno;
 
 /// References to contexts of the program's own beyond the first, by handle.

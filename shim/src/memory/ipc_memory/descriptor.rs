@@ -20,7 +20,7 @@ use crate::accounting::credit;
 use crate::accounting::life::{self, Turns};
 use crate::grants::Usage;
 use crate::loader::vendor::OUT_OF_MEMORY;
-use crate::memory::free_memory_delta::pass_admission_gate;
+use crate::memory::admission_gate::pass_admission_gate;
 use crate::sys::process;
 use crate::sys::{self, KeepErrno};
 

@@ -8,7 +8,7 @@ use crate::accounting::contexts;
 use crate::accounting::credit;
 use crate::grants;
 use crate::loader::vendor::{OUT_OF_MEMORY, SUCCESS};
-use crate::memory::free_memory_delta::pass_admission_gate;
+use crate::memory::admission_gate::pass_admission_gate;
 use crate::sys::KeepErrno;
 
 /// By the opener's address.

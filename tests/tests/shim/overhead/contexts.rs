@@ -41,7 +41,7 @@ fn primary_context_past_the_hooks_is_charged_at_first_use() {
             assert_eq!(scene.books(), CONTEXT + MIB, "{size:?}");
             say(&mut program, "load 1 1", "0");
             say(&mut program, "function 1 1", "0");
-            assert_eq!(scene.books(), CONTEXT + MIB + MODULE, "{size:?}");
+            assert_eq!(scene.books_beside(1), CONTEXT + MIB, "{size:?}");
             say(&mut program, end, "0");
             assert_eq!(scene.books(), 0, "everything in it goes with it: {end}, {size:?}");
         }
@@ -71,7 +71,7 @@ fn primary_context_ended_past_the_hooks_is_found_before_refusal() {
         say(&mut program, &format!("alloc {MOST}"), "0");
         say(&mut program, "load 1 1", "0");
         say(&mut program, "function 1 1", "0");
-        assert_eq!(scene.books(), CONTEXT + MOST + MODULE);
+        assert_eq!(scene.books_beside(1), CONTEXT + MOST);
         end.iter().for_each(|line| say(&mut program, line, "0"));
         Some((scene, program))
     };
@@ -100,7 +100,7 @@ fn primary_context_ended_past_the_hooks_is_found_before_refusal() {
     // One of two holders releases it: all of it stays.
     let Some((scene, mut program)) = ended("inner 0", &["inner 0", "innerrelease 0"]) else { return };
     say(&mut program, &format!("alloc {MOST}"), "2");
-    assert_eq!(scene.books(), CONTEXT + MOST + MODULE);
+    assert_eq!(scene.books_beside(1), CONTEXT + MOST);
     say(&mut program, "innerrelease 0", "0");
     assert_eq!(scene.card.in_use(), 0);
     say(&mut program, "inner 0", "0");
@@ -161,7 +161,7 @@ fn green_context_is_charged_as_its_primary_context() {
             say(&mut program, "load 1 1", "0");
             say(&mut program, "function 1 1", "0");
             say(&mut program, "wither 1", "0");
-            assert_eq!(scene.books(), CONTEXT + MIB + MODULE, "{size:?}");
+            assert_eq!(scene.books_beside(1), CONTEXT + MIB, "{size:?}");
             say(&mut program, end, "0");
             assert_eq!(scene.books(), 0, "{end}, {size:?}");
         }
