@@ -22,7 +22,8 @@ use crate::units::Fraction;
 /// Attributes that say which cards are close to each other, in the order of the fields of a card's topology.
 pub(super) const TOPOLOGY: [&str; 3] = ["cardID", "hccsGroup", "nvlinkDomain"];
 
-/// Whether several claims can hold the device: the API's own field, for readers that see attributes alone.
+/// Several claims can hold the device: the API's own field, for readers that see attributes alone. Absent of other devices, as
+/// slices have a limit of size.
 pub(super) const SHAREABLE: &str = "shareable";
 
 /// Longest text value, in bytes.
@@ -122,7 +123,9 @@ impl CardAttributes {
         if let Some(fraction) = face.fraction {
             text("fraction", fraction.to_string());
         }
-        all.insert(SHAREABLE.to_owned(), AttributeValue::Bool(face.sharing == Sharing::Shareable));
+        if face.sharing == Sharing::Shareable {
+            all.insert(SHAREABLE.to_owned(), AttributeValue::Bool(true));
+        }
         if matches!(face.kind, Kind::Card | Kind::Slot) {
             all.extend(self.of_card.clone());
         }

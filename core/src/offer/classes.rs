@@ -250,7 +250,7 @@ fn share() -> ClassDraft {
     ClassDraft {
         rank: 1,
         name: SHARE.to_owned(),
-        // Slices of an older agent lack the attribute, and reading an absent one fails the Pod on every node.
+        // Devices of one claim lack the attribute, as do slices of an older agent; reading an absent one fails the Pod everywhere.
         condition: format!("{} && has({shareable}) && {shareable}", is("type", "card")),
         spelling: None,
         description: "Part of a card: say how much memory and cores in capacity.requests.".to_owned(),
