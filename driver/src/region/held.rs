@@ -119,4 +119,33 @@ impl SlotBytes {
         let same = |slot: &&Self| slot.identity() == self.identity();
         earlier.iter().find(same).is_none_or(|slot| slot.begun != self.begun)
     }
+
+    /// The least of its bytes at this reading and at a later one; none if another process has the slot by then.
+    pub(crate) fn least_used(&self, later: &[Self]) -> u64 {
+        let same = later.iter().find(|slot| slot.identity() == self.identity());
+        same.map_or(0, |same| same.used.min(self.used))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_counts_with_the_smaller_of_two_readings() {
+        let slot = SlotBytes {
+            number: 3,
+            owner: 7,
+            pid: Some(1),
+            used: 10,
+            presumed: 4,
+            is_shared: false,
+            begun: 5,
+            calls: Calls::None,
+        };
+        let (other, more) = (SlotBytes { owner: 8, used: 1, ..slot }, SlotBytes { used: 12, ..slot });
+        assert_eq!(slot.least_used(&[other, more]), 10, "taken after the driver's answer");
+        assert_eq!(more.least_used(&[slot]), 10, "given back before it, perhaps");
+        assert_eq!(slot.least_used(&[other]), 0, "another process has it");
+    }
 }

@@ -231,7 +231,8 @@ impl GrantLook {
 
 impl GrantLook {
     /// Slots with a presumption that no look compared yet, made for memory that the driver had given by then; and by how much the
-    /// driver shows less.
+    /// driver shows less. The smaller reading of a slot counts: what was taken after the driver's answer is not in its figure, and
+    /// would be taken off the presumption.
     fn lowered(
         &self,
         grant: &mut GovernedGrant,
@@ -246,8 +247,7 @@ impl GrantLook {
             if compared.get(&id).is_some_and(|bytes| *bytes >= slot.presumed) {
                 grant.looks.compared.insert(id, slot.presumed);
             } else if let Some(driver) = driver {
-                let later = after.iter().find(|later| later.identity() == id).map_or(0, |later| later.used);
-                let shown = residue::shown(driver.0, slot.used.max(later), slot.presumed);
+                let shown = residue::shown(driver.0, slot.least_used(after), slot.presumed);
                 grant.looks.compared.insert(id, shown);
                 lowered.push((*slot, Bytes(slot.presumed - shown)));
             }
