@@ -22,7 +22,7 @@ use crate::units::Fraction;
 /// Attributes that say which cards are close to each other, in the order of the fields of a card's topology.
 pub(super) const TOPOLOGY: [&str; 3] = ["cardID", "hccsGroup", "nvlinkDomain"];
 
-/// Several claims can hold the device: the API's own field, for readers that see attributes alone. Absent of other devices, as
+/// Several claims can hold the card: the API's own field, for readers that see attributes alone. Absent of other devices, as
 /// slices have a limit of size.
 pub(super) const SHAREABLE: &str = "shareable";
 
@@ -123,7 +123,7 @@ impl CardAttributes {
         if let Some(fraction) = face.fraction {
             text("fraction", fraction.to_string());
         }
-        if face.sharing == Sharing::Shareable {
+        if face.kind == Kind::Card && face.sharing == Sharing::Shareable {
             all.insert(SHAREABLE.to_owned(), AttributeValue::Bool(true));
         }
         if matches!(face.kind, Kind::Card | Kind::Slot) {
