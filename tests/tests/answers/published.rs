@@ -1,5 +1,7 @@
 //! Everything that Aliquot publishes is valid in Kubernetes, and its classes select what they say.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
