@@ -14,7 +14,7 @@ use std::time::Duration;
 use aliquot_core::id::ClaimUid;
 use aliquot_driver::agent::metrics::NAMES;
 use aliquot_tests::exposition::{Family, parse};
-use aliquot_tests::fake_kubelet::FakeKubelet;
+use aliquot_tests::fake_kubelet::{FakeKubelet, Plugin};
 use aliquot_tests::node::{Want, World, claim};
 use aliquot_tests::running_agent::{FakeCluster, RunningAgent};
 use serde_json::json;
@@ -70,21 +70,38 @@ async fn whole(agent: &RunningAgent) -> BTreeMap<String, Family> {
     panic!("absent: {absent:?}");
 }
 
+/// An agent with one prepared claim and one that is refused, once a scrape has every family.
+struct Prepared {
+    _world: World,
+    _kubelet: FakeKubelet,
+    cluster: Arc<FakeCluster>,
+    agent: RunningAgent,
+    plugin: Plugin,
+}
+
+impl Prepared {
+    async fn new() -> Self {
+        let (world, kubelet) = (World::new("mixed", ""), FakeKubelet::default());
+        let cluster = Arc::new(FakeCluster::default());
+        let node = world.open();
+        cluster.put(&claim(&node, "a", &[SHARE, PARTITION]));
+        let agent = RunningAgent::start(node, &kubelet, &cluster, None);
+        let plugin = kubelet.register().await;
+        plugin.prepare(&[("test", "claim-a", "a")]).await["a"].clone().unwrap();
+        plugin.prepare(&[("test", "claim-none", "none")]).await["none"].clone().unwrap_err();
+        whole(&agent).await;
+        Self { _world: world, _kubelet: kubelet, cluster, agent, plugin }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_valid_whole_and_join_with_others() {
-    let (world, kubelet) = (World::new("mixed", ""), FakeKubelet::default());
-    let cluster = Arc::new(FakeCluster::default());
-    let node = world.open();
-    cluster.put(&claim(&node, "a", &[SHARE, PARTITION]));
-    let agent = RunningAgent::start(node, &kubelet, &cluster, None);
-    let plugin = kubelet.register().await;
-    plugin.prepare(&[("test", "claim-a", "a")]).await["a"].clone().unwrap();
-    plugin.prepare(&[("test", "claim-none", "none")]).await["none"].clone().unwrap_err();
-    whole(&agent).await;
+    let prepared = Prepared::new().await;
+    let Prepared { cluster, agent, plugin, .. } = &prepared;
     // As the writer of claim statuses notes it: after the node's view has the claim.
     let object = json!({"status": {"reservedFor": [{"resource": "pods", "name": "trainer-0"}]}});
     cluster.pods.note(&ClaimUid::new("a").unwrap(), &object);
-    let families = whole(&agent).await;
+    let families = whole(agent).await;
     assert_eq!(families.len(), NAMES.len(), "{:?}", families.keys());
 
     let of = |name: &str| families[name].samples.clone();
@@ -108,7 +125,7 @@ async fn metrics_are_valid_whole_and_join_with_others() {
         assert!(family.samples.len() <= most, "{name}: {}", family.samples.len());
     }
     assert_eq!(plugin.unprepare(&[("test", "claim-a", "a")]).await["a"], "");
-    agent.stop().await;
+    prepared.agent.stop().await;
 }
 
 /// Series of a text form: lines without comments.
@@ -119,19 +136,10 @@ fn series(text: &str) -> BTreeSet<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_as_plain_text_pass_the_check_of_prometheus() {
-    let (world, kubelet) = (World::new("mixed", ""), FakeKubelet::default());
-    let cluster = Arc::new(FakeCluster::default());
-    let node = world.open();
-    cluster.put(&claim(&node, "a", &[SHARE, PARTITION]));
-    let agent = RunningAgent::start(node, &kubelet, &cluster, None);
-    let plugin = kubelet.register().await;
-    plugin.prepare(&[("test", "claim-a", "a")]).await["a"].clone().unwrap();
-    plugin.prepare(&[("test", "claim-none", "none")]).await["none"].clone().unwrap_err();
-    whole(&agent).await;
-
-    let (head, text) = answer(&agent, "*/*");
+    let prepared = Prepared::new().await;
+    let (head, text) = answer(&prepared.agent, "*/*");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
-    let openmetrics = scrape(&agent);
+    let openmetrics = scrape(&prepared.agent);
     assert_eq!(series(&text), series(&openmetrics));
     let mut check = Command::new("promtool");
     match check
@@ -155,7 +163,7 @@ async fn metrics_as_plain_text_pass_the_check_of_prometheus() {
             assert!(matches!(output.status.code(), Some(0 | 3)), "{}", output.status);
         }
     }
-    agent.stop().await;
+    prepared.agent.stop().await;
 }
 
 #[test]
