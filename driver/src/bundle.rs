@@ -1,11 +1,11 @@
 //! A support archive, `aliquot bundle`: what a machine, its agent and its cluster said at one moment, as files of one `tar.gz`.
 //!
 //! ```text
-//!  files (bounded, links not followed) ─┐
-//!  commands of this program (60 s each) ├─▶ Entry { path, bytes | why not } ─▶ Archive ─▶ PREFIX/… , at last PREFIX/README.txt
-//!  answers of the API server            ─┘
+//!  commands of this program (60 s each) ─┐
+//!  answers of the API server             ├─▶ Entry { path, bytes | why not } ─▶ Archive ─▶ PREFIX/… , at last PREFIX/README.txt
+//!  files (bounded, links not followed)   ─┘
 //! ```
-//! Each part stands alone: one that cannot be had is named with its reason in `README.txt`, and hides no other. Nothing on the
+//! Entries are written as they come, so that one at a time is in memory. What tenants can make large comes last. Each part stands alone: one that cannot be had is named with its reason in `README.txt`, and hides no other. Nothing on the
 //! machine is changed. What may carry a secret is not read: environments, arguments of commands, Secrets, ConfigMaps, the
 //! environment and arguments in Pods. Names are of this program alone; contents may be a tenant's, and are never run.
 
@@ -31,7 +31,12 @@ pub struct Entry {
     pub path: String,
     /// Its bytes, or why it is absent.
     pub content: Result<Vec<u8>, String>,
+    /// How many bytes there were, of which these are the first or the last.
+    pub whole: usize,
 }
+
+/// Takes the entries.
+pub type Sink<'a> = dyn FnMut(Entry) -> io::Result<()> + 'a;
 
 /// An archive that is being written.
 pub struct Archive<W: Write> {
@@ -58,13 +63,14 @@ impl Entry {
     /// An entry with these bytes.
     #[must_use]
     pub fn of(path: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
-        Self { path: path.into(), content: Ok(bytes.into()) }
+        let bytes = bytes.into();
+        Self { path: path.into(), whole: bytes.len(), content: Ok(bytes) }
     }
 
     /// An entry that cannot be had.
     #[must_use]
     pub fn absent(path: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { path: path.into(), content: Err(why.into()) }
+        Self { path: path.into(), content: Err(why.into()), whole: 0 }
     }
 }
 
@@ -99,8 +105,8 @@ impl<W: Write> Archive<W> {
             }
         };
         let kept = bytes.len().min(ENTRY_BYTES_MAX).min(self.room);
-        let cut = match kept < bytes.len() {
-            true => format!(", the first of {}", bytes.len()),
+        let cut = match kept < entry.whole {
+            true => format!(", of {}", entry.whole),
             false => String::new(),
         };
         self.room -= kept;

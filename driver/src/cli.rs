@@ -27,6 +27,7 @@ mod holders;
 mod input;
 mod layouts;
 mod leftovers;
+mod machine_args;
 mod manual;
 mod node_args;
 mod node_choice;

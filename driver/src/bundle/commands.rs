@@ -14,32 +14,28 @@ pub const COMMAND_TIME: Duration = Duration::from_secs(60);
 /// Time between two looks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a command printed, with its error output and exit code below.
+/// What a command printed; beside it, as `PATH.stderr`, how it ended and its error output, if there is anything to say.
 #[must_use]
-pub fn answer(path: &str, command: &mut Command) -> Entry {
+pub fn answer(path: &str, command: &mut Command) -> Vec<Entry> {
     match run(command) {
-        Ok(bytes) => Entry::of(path, bytes),
-        Err(error) => Entry::absent(path, error.to_string()),
+        Ok((answer, None)) => vec![Entry::of(path, answer)],
+        Ok((answer, Some(said))) => vec![Entry::of(path, answer), Entry::of(format!("{path}.stderr"), said)],
+        Err(error) => vec![Entry::absent(path, error.to_string())],
     }
 }
 
-fn run(command: &mut Command) -> io::Result<Vec<u8>> {
+fn run(command: &mut Command) -> io::Result<(Vec<u8>, Option<Vec<u8>>)> {
     // Files, not pipes: nobody has to read while the command runs.
     let (mut out, mut err) = (unnamed()?, unnamed()?);
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
     let status = wait(command.spawn()?)?;
-    let mut bytes = content(&mut out)?;
-    let said = content(&mut err)?;
-    let failed = !matches!(status, Some(status) if status.success());
-    if !said.is_empty() || failed {
-        let end = match status {
-            Some(status) => status.to_string(),
-            None => format!("killed after {} s", COMMAND_TIME.as_secs()),
-        };
-        bytes.extend_from_slice(format!("\n--- {end}; standard error:\n").as_bytes());
-        bytes.extend_from_slice(&said);
-    }
-    Ok(bytes)
+    let (answer, said) = (content(&mut out)?, content(&mut err)?);
+    let end = match status {
+        Some(status) if status.success() && said.is_empty() => return Ok((answer, None)),
+        Some(status) => format!("{status}\n"),
+        None => format!("killed after {} s\n", COMMAND_TIME.as_secs()),
+    };
+    Ok((answer, Some([end.into_bytes(), said].concat())))
 }
 
 /// A file in memory, without a name.
@@ -51,7 +47,7 @@ fn unnamed() -> io::Result<File> {
 fn content(file: &mut File) -> io::Result<Vec<u8>> {
     file.rewind()?;
     let mut bytes = Vec::new();
-    file.take(ENTRY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(ENTRY_BYTES_MAX as u64).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

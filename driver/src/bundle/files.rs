@@ -5,27 +5,34 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::{ENTRY_BYTES_MAX, Entry};
+use super::{ENTRY_BYTES_MAX, Entry, Sink};
 use crate::error_text::chain;
 
 /// Deepest directory below the one that is walked, and most files of a walk.
 const DEPTH_MAX: usize = 6;
 const FILES_MAX: usize = 5_000;
 
-/// Which end of a file is kept if it is too large.
+/// What is kept of a file that is larger than this many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Its beginning.
-    First,
+    First(usize),
     /// Its end: of a log.
-    Last,
+    Last(usize),
+}
+
+impl Kept {
+    /// The beginning, as much of it as an entry may have.
+    pub const FIRST: Self = Self::First(ENTRY_BYTES_MAX);
+    /// The end, as much of it as an entry may have.
+    pub const LAST: Self = Self::Last(ENTRY_BYTES_MAX);
 }
 
 /// A plain file of the machine.
 #[must_use]
 pub fn file(path: &str, from: &Path, kept: Kept) -> Entry {
     match read(from, kept) {
-        Ok(bytes) => Entry::of(path, bytes),
+        Ok((bytes, whole)) => Entry { whole: whole.max(bytes.len()), ..Entry::of(path, bytes) },
         Err(error) => Entry::absent(path, format!("{}: {}", from.display(), chain(&error))),
     }
 }
@@ -39,31 +46,49 @@ fn open_plain(from: &Path) -> io::Result<File> {
     }
 }
 
-fn read(from: &Path, kept: Kept) -> io::Result<Vec<u8>> {
+/// What is kept of a file, and its size. Files of the kernel have the size 0 and content all the same.
+fn read(from: &Path, kept: Kept) -> io::Result<(Vec<u8>, usize)> {
     let mut file = open_plain(from)?;
     let size = file.metadata()?.len();
-    let most = ENTRY_BYTES_MAX as u64;
-    if kept == Kept::Last && size > most {
-        file.seek(SeekFrom::Start(size - most))?;
+    let (Kept::First(most) | Kept::Last(most)) = kept;
+    if matches!(kept, Kept::Last(_)) {
+        file.seek(SeekFrom::Start(size.saturating_sub(most as u64)))?;
     }
     let mut bytes = Vec::new();
-    // One more, so that a file that is cut says so.
-    let limit = if kept == Kept::First { most + 1 } else { most };
-    file.take(limit).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    file.take(most as u64).read_to_end(&mut bytes)?;
+    Ok((bytes, usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
-/// The plain files below a directory that `wanted` accepts by their path relative to it, in the order of their names.
-#[must_use]
-pub fn tree(path: &str, from: &Path, kept: Kept, wanted: &dyn Fn(&str) -> bool) -> Vec<Entry> {
-    let mut found = Vec::new();
-    walk(path, from, "", 0, &mut |entry, relative, at| {
-        if wanted(relative) && found.len() < FILES_MAX {
-            found.push(file(&entry, at, kept));
+/// The plain files below a directory of which `wanted` keeps something, by their path relative to it, in the order of their names.
+///
+/// # Errors
+/// Those of the sink.
+pub fn tree(
+    path: &str,
+    from: &Path,
+    wanted: &dyn Fn(&str) -> Option<Kept>,
+    sink: &mut Sink<'_>,
+) -> io::Result<()> {
+    let mut room = FILES_MAX;
+    let mut visit = |relative: &str, at: &Path| match wanted(relative) {
+        Some(kept) if room > 0 => {
+            room -= 1;
+            sink(file(&format!("{path}/{relative}"), at, kept))
         }
-    })
-    .unwrap_or_else(|error| found.push(Entry::absent(path, format!("{}: {error}", from.display()))));
-    found
+        _ => Ok(()),
+    };
+    let walked = match fs::read_dir(from) {
+        Ok(entries) => walk(entries, "", 0, &mut visit),
+        Err(error) => return sink(Entry::absent(path, format!("{}: {error}", from.display()))),
+    };
+    walked?;
+    match room {
+        0 => sink(Entry::absent(
+            format!("{path}/…"),
+            format!("more than {FILES_MAX} files: the others are left out"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The names below a directory, with the kind of each: of places whose contents are of no use or not ours.
@@ -96,15 +121,14 @@ pub fn names(path: &str, from: &Path) -> Entry {
     }
 }
 
-/// Visits plain files; directories that vanish or cannot be read below the first one are passed over.
+/// Visits plain files; directories that vanish or cannot be read are passed over.
 fn walk(
-    path: &str,
-    from: &Path,
-    relative: &str,
+    entries: fs::ReadDir,
+    below: &str,
     depth: usize,
-    visit: &mut dyn FnMut(String, &str, &Path),
+    visit: &mut dyn FnMut(&str, &Path) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut entries: Vec<fs::DirEntry> = fs::read_dir(from)?.filter_map(Result::ok).collect();
+    let mut entries: Vec<fs::DirEntry> = entries.filter_map(Result::ok).collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else { continue };
@@ -113,12 +137,13 @@ fn walk(
         if !name.bytes().all(is_plain) {
             continue;
         }
-        let below = if relative.is_empty() { name } else { format!("{relative}/{name}") };
+        let relative = if below.is_empty() { name } else { format!("{below}/{name}") };
         if kind.is_dir() && depth < DEPTH_MAX {
-            // One that vanished meanwhile has nothing to show.
-            drop(walk(path, &entry.path(), &below, depth + 1, visit));
+            if let Ok(inner) = fs::read_dir(entry.path()) {
+                walk(inner, &relative, depth + 1, visit)?;
+            }
         } else if kind.is_file() {
-            visit(format!("{path}/{below}"), &below, &entry.path());
+            visit(&relative, &entry.path())?;
         }
     }
     Ok(())

@@ -4,14 +4,26 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use flate2::read::GzDecoder;
 use nix::sys::stat::Mode;
 use tempfile::TempDir;
 
-use super::files::{Kept, file, names, tree};
+use super::files::{Kept, file, names};
 use super::*;
+
+/// The files below a directory, as [`files::tree`] finds them.
+fn tree(from: &Path, wanted: &dyn Fn(&str) -> Option<Kept>) -> Vec<Entry> {
+    let mut found = Vec::new();
+    let mut sink = |entry| {
+        found.push(entry);
+        Ok(())
+    };
+    files::tree("state", from, wanted, &mut sink).unwrap();
+    found
+}
 
 fn archive(entries: Vec<Entry>) -> (BTreeMap<String, Vec<u8>>, Contents) {
     let mut out = Vec::new();
@@ -44,7 +56,7 @@ fn archive_names_each_file_and_each_absent_one() {
     let readme = String::from_utf8(files["made-here/README.txt"].clone()).unwrap();
     let expected = format!("1  one.txt\nabsent  two.txt: no right\\nto read\n  {ENTRY_BYTES_MAX}  large.bin");
     assert!(readme.contains(&expected), "{readme}");
-    assert!(readme.contains(&format!(", the first of {}", ENTRY_BYTES_MAX + 1)), "{readme}");
+    assert!(readme.contains(&format!(", of {}", ENTRY_BYTES_MAX + 1)), "{readme}");
 }
 
 #[test]
@@ -54,7 +66,7 @@ fn archive_has_a_bound_of_all_its_bytes() {
         archive.add(Entry::of(format!("{number}"), vec![0; ENTRY_BYTES_MAX])).unwrap();
     }
     archive.add(Entry::of("last", "abc")).unwrap();
-    assert!(archive.index.ends_with("         0  last, the first of 3\n"), "{}", archive.index);
+    assert!(archive.index.ends_with("         0  last, of 3\n"), "{}", archive.index);
 }
 
 #[test]
@@ -70,15 +82,15 @@ fn walk_reads_plain_files_alone() {
     symlink(&secret, walked.join("link")).unwrap();
     symlink(dir.path(), walked.join("linked-directory")).unwrap();
     nix::unistd::mkfifo(&walked.join("pipe"), Mode::S_IRWXU).unwrap();
-    let found = tree("state", &walked, Kept::First, &|path| path != "unwanted");
+    let found = tree(&walked, &|path| (path != "unwanted").then_some(Kept::FIRST));
     assert_eq!(found, [Entry::of("state/below/kept", "kept")]);
 
     for special in ["link", "pipe", "below"] {
-        assert!(file("f", &walked.join(special), Kept::First).content.is_err(), "{special}");
+        assert!(file("f", &walked.join(special), Kept::FIRST).content.is_err(), "{special}");
     }
     let listed = String::from_utf8(names("n", &walked).content.unwrap()).unwrap();
     assert!(listed.starts_with("directory  below\nfile       ..%2f..%2fodd\\n\n"), "{listed}");
-    assert!(tree("t", &dir.path().join("none"), Kept::First, &|_| true)[0].content.is_err());
+    assert!(tree(&dir.path().join("none"), &|_| Some(Kept::FIRST))[0].content.is_err());
 }
 
 #[test]
@@ -87,18 +99,35 @@ fn log_keeps_its_end_and_others_their_beginning() {
     let (path, mut bytes) = (dir.path().join("log"), vec![b'a'; ENTRY_BYTES_MAX]);
     bytes.extend_from_slice(b"the end");
     fs::write(&path, &bytes).unwrap();
-    let end = file("log", &path, Kept::Last).content.unwrap();
+    let end = file("log", &path, Kept::LAST);
+    assert_eq!(end.whole, bytes.len());
+    let end = end.content.unwrap();
     assert!(end.len() == ENTRY_BYTES_MAX && end.ends_with(b"the end"));
-    assert!(file("log", &path, Kept::First).content.unwrap().starts_with(b"aaa"));
+    assert!(file("log", &path, Kept::FIRST).content.unwrap().starts_with(b"aaa"));
+}
+
+/// Its owner is a tenant: a hole of any size costs nothing.
+#[test]
+fn large_file_of_a_tenant_is_read_as_far_as_it_is_wanted() {
+    let dir = TempDir::new().unwrap();
+    let usage = fs::File::create(dir.path().join("usage")).unwrap();
+    usage.set_len(1 << 40).unwrap();
+    let found = tree(dir.path(), &|_| Some(Kept::First(4096)));
+    assert_eq!((found[0].content.as_ref().unwrap().len(), found[0].whole), (4096, 1 << 40));
 }
 
 #[test]
 fn command_says_how_it_ended() {
-    let text = |entry: Entry| String::from_utf8(entry.content.unwrap()).unwrap();
-    let fine = commands::answer("c", Command::new("sh").args(["-c", "echo fine"]));
-    assert_eq!(text(fine), "fine\n");
-    let failed =
-        text(commands::answer("c", Command::new("sh").args(["-c", "echo half; echo why >&2; exit 3"])));
-    assert_eq!(failed, "half\n\n--- exit status: 3; standard error:\nwhy\n");
-    assert!(commands::answer("c", &mut Command::new("/none")).content.is_err());
+    let run = |script: &str| {
+        let entries = commands::answer("c", Command::new("sh").args(["-c", script]));
+        let text = |entry: Entry| (entry.path, String::from_utf8(entry.content.unwrap()).unwrap());
+        entries.into_iter().map(text).collect::<Vec<_>>()
+    };
+    let is = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+    assert_eq!(run("echo fine"), [is("c", "fine\n")]);
+    assert_eq!(
+        run("echo half; echo why >&2; exit 3"),
+        [is("c", "half\n"), is("c.stderr", "exit status: 3\nwhy\n")]
+    );
+    assert!(commands::answer("c", &mut Command::new("/none"))[0].content.is_err());
 }

@@ -2,24 +2,26 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufWriter, IsTerminal as _, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use aliquot_abi::layout::usage;
 use aliquot_core::catalogue::Catalogue;
 
-use super::doctor::{AGENT_STATE, check_node_name};
+use super::doctor::AGENT_STATE;
 use super::failure::{CommandAnswer, Failure};
+use super::machine_args::MachineArgs;
 use super::manual::manual;
 use super::output::{Progress, Terminal};
 use super::run::state_of;
 use crate::bundle::commands::answer;
 use crate::bundle::files::{Kept, file, names, tree};
-use crate::bundle::{Archive, Contents, Entry};
+use crate::bundle::{Archive, Contents, Entry, Sink};
 use crate::clock;
 use crate::error_text::chain;
-use crate::kube::{ClusterAccess, Connection, node_objects};
+use crate::kube::{Connection, node_objects};
 use crate::kubelet::claim_state;
 use crate::kubelet::sockets::KUBELET_ROOT;
 
@@ -60,29 +62,8 @@ pub(super) struct Args {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Name of the Kubernetes node; without it the cluster is not asked
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    node_name: Option<String>,
-
-    /// Access to the cluster; without it the Pod's ServiceAccount, or what kubectl reads
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Simulated cards in the place of this machine's own: a node file or a built-in node, such as mixed
-    #[arg(long, env = "ALIQUOT_NODE", value_name = "NODE")]
-    node: Option<String>,
-
-    /// Where the node's file system is seen
-    #[arg(long, env = "ALIQUOT_HOST_ROOT", value_name = "DIR", default_value = "/")]
-    host_root: PathBuf,
-
-    /// Directory of the kubelet
-    #[arg(long, env = "ALIQUOT_KUBELET_ROOT", value_name = "DIR", default_value = KUBELET_ROOT)]
-    kubelet_root: PathBuf,
-
-    /// Directory from which the container runtime reads CDI files
-    #[arg(long, env = "ALIQUOT_CDI_DIR", value_name = "DIR", default_value = "/var/run/cdi")]
-    cdi_dir: PathBuf,
+    #[command(flatten)]
+    machine: MachineArgs,
 
     /// State directory; without it the agent's (/var/lib/aliquot), or that of `aliquot run` where there is none
     #[arg(long, env = "ALIQUOT_STATE", value_name = "DIR")]
@@ -91,24 +72,24 @@ pub(super) struct Args {
 
 /// What is read, and where it is.
 struct Place<'a> {
-    args: &'a Args,
+    machine: &'a MachineArgs,
     state: PathBuf,
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
-    if let Some(node) = &args.node_name {
-        check_node_name(node)?;
-    }
-    let name = match &args.node_name {
+    let machine = &args.machine;
+    let name = match machine.node_name()? {
         Some(node) => format!("aliquot-bundle-{node}"),
         None => "aliquot-bundle".to_owned(),
     };
     let state = match &args.state {
         Some(state) => state.clone(),
-        None if args.node_name.is_some() || Path::new(AGENT_STATE).is_dir() => AGENT_STATE.into(),
-        None => state_of(args.node.as_deref(), &Catalogue::embedded())?,
+        None if machine.node_name.is_some() || Path::new(AGENT_STATE).is_dir() => AGENT_STATE.into(),
+        None => state_of(machine.node.as_deref(), &Catalogue::embedded())?,
     };
-    let place = Place { args, state };
+    // Other commands want it so.
+    let state = std::path::absolute(&state).map_err(|source| cannot("find", &state, source))?;
+    let place = Place { machine, state };
     let file = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     // Progress that cannot be shown is no reason to stop.
     let (show, err) = (terminal.progress, &mut *terminal.err);
@@ -118,7 +99,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
         }
     };
     if file == Path::new("-") {
-        if std::io::stdout().is_terminal() {
+        if io::stdout().is_terminal() {
             let why = "FILE: found `-` with a terminal as standard output, expected a pipe or a file";
             return Err(Failure::Usage(why.to_owned()));
         }
@@ -130,7 +111,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     if file.symlink_metadata().is_ok() {
-        return Err(cannot("create", &file, std::io::ErrorKind::AlreadyExists.into()));
+        return Err(cannot("create", &file, io::ErrorKind::AlreadyExists.into()));
     }
     let made = File::options().write(true).create_new(true).mode(0o600).open(&partial);
     let made = made.map_err(|source| cannot("create", &partial, source))?;
@@ -147,7 +128,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     said(written?, &file.display().to_string(), terminal)
 }
 
-fn cannot(verb: &'static str, path: &Path, source: std::io::Error) -> Failure {
+fn cannot(verb: &'static str, path: &Path, source: io::Error) -> Failure {
     let advice = "Name another file, or remove this one";
     Failure::Path { verb, path: path.to_owned(), source, advice }
 }
@@ -164,24 +145,21 @@ impl Place<'_> {
     /// Writes the archive, one part after the other; `reading` is told which.
     fn write(&self, name: &str, out: impl Write, reading: &mut dyn FnMut(&str)) -> Result<Contents, Failure> {
         let mut archive = Archive::new(out, name, clock::unix());
-        let parts: [(&str, &dyn Fn() -> Vec<Entry>); 4] = [
-            ("files", &|| self.files()),
-            ("logs", &|| self.logs()),
-            ("commands", &|| self.commands()),
-            ("cluster", &|| self.cluster()),
-        ];
-        for (part, read) in parts {
-            reading(part);
-            for entry in read() {
-                archive.add(entry)?;
-            }
-        }
+        let mut sink = |entry| archive.add(entry);
+        reading("commands");
+        self.commands().try_for_each(&mut sink)?;
+        reading("cluster");
+        self.cluster().into_iter().try_for_each(&mut sink)?;
+        reading("logs");
+        self.logs(&mut sink)?;
+        reading("files");
+        self.files(&mut sink)?;
         Ok(archive.finish(&self.about())?)
     }
 
     /// The head of README.txt.
     fn about(&self) -> String {
-        let node = self.args.node_name.as_deref().unwrap_or("not named");
+        let node = self.machine.node_name.as_deref().unwrap_or("not named");
         format!(
             "Support archive of aliquot {}, node {node}, made {} s after 1970-01-01 UTC.\nState {}, host root {}.\n\nNot read: \
          Secrets, ConfigMaps, environments and arguments of processes and Pods.\nWhat tenants wrote (usage files, names) is \
@@ -189,86 +167,75 @@ impl Place<'_> {
             env!("CARGO_PKG_VERSION"),
             clock::unix().0,
             self.state.display(),
-            self.args.host_root.display(),
+            self.machine.host_root.display(),
         )
     }
 
-    fn files(&self) -> Vec<Entry> {
-        let facts = FACTS.iter().map(|(path, from)| file(path, &self.args.host_root.join(from), Kept::First));
-        let mut entries: Vec<Entry> = facts.collect();
-        // Libraries are the program's own, and large.
-        let of_state = |path: &str| !path.ends_with(".so") && !path.starts_with("cards/");
-        entries.extend(tree("state", &self.state, Kept::First, &of_state));
-        let of_cdi = |path: &str| path.starts_with("aliquot.dev-claim-");
-        entries.extend(tree("cdi", &self.args.cdi_dir, Kept::First, &of_cdi));
-        entries.push(names("cdi/names.txt", &self.args.cdi_dir));
-        entries.push(file("kubelet/claims", &self.args.kubelet_root.join(claim_state::FILE), Kept::First));
-        entries.push(names("kubelet/registry.txt", &self.args.kubelet_root.join("plugins_registry")));
-        entries.push(names("kubelet/plugins.txt", &self.args.kubelet_root.join("plugins")));
-        entries
+    /// State comes last, and of it little of what tenants can write.
+    fn files(&self, sink: &mut Sink<'_>) -> io::Result<()> {
+        let machine = self.machine;
+        for (path, from) in FACTS {
+            sink(file(path, &machine.host_root.join(from), Kept::FIRST))?;
+        }
+        let kubelet = machine.kubelet_root.as_deref().unwrap_or_else(|| Path::new(KUBELET_ROOT));
+        sink(file("kubelet/claims", &kubelet.join(claim_state::FILE), Kept::FIRST))?;
+        sink(names("kubelet/registry.txt", &kubelet.join("plugins_registry")))?;
+        sink(names("kubelet/plugins.txt", &kubelet.join("plugins")))?;
+        sink(names("cdi/names.txt", &machine.cdi_dir))?;
+        let of_cdi = |path: &str| path.starts_with("aliquot.dev-claim-").then_some(Kept::FIRST);
+        tree("cdi", &machine.cdi_dir, &of_cdi, sink)?;
+        let of_state = |path: &str| match path.rsplit('/').next() {
+            // Libraries are the program's own, and large.
+            _ if path.ends_with(".so") || path.starts_with("cards/") => None,
+            Some("usage") => Some(Kept::First(usage::BYTES)),
+            _ => Some(Kept::FIRST),
+        };
+        tree("state", &self.state, &of_state, sink)
     }
 
     /// Logs of the agent's Pods, as the kubelet keeps them: NAMESPACE_POD_UID/CONTAINER/RESTART.log.
-    fn logs(&self) -> Vec<Entry> {
+    fn logs(&self, sink: &mut Sink<'_>) -> io::Result<()> {
         let of_agent = |path: &str| {
             let pod = path.split('/').next().and_then(|directory| directory.split('_').nth(1));
-            pod.is_some_and(|pod| pod.starts_with("aliquot")) && path.contains(".log")
+            (pod.is_some_and(|pod| pod.starts_with("aliquot")) && path.contains(".log")).then_some(Kept::LAST)
         };
-        tree("logs", &self.args.host_root.join("var/log/pods"), Kept::Last, &of_agent)
+        tree("logs", &self.machine.host_root.join("var/log/pods"), &of_agent, sink)
     }
 
-    /// Answers of this program's other commands.
-    fn commands(&self) -> Vec<Entry> {
-        let program = match std::env::current_exe() {
-            Ok(program) => program,
-            Err(error) => return vec![Entry::absent("commands", error.to_string())],
-        };
-        let state = || vec!["--state".into(), self.state.clone().into_os_string()];
+    /// Answers of this program's other commands, one after the other.
+    fn commands(&self) -> impl Iterator<Item = Entry> {
         let node =
-            || self.args.node.iter().flat_map(|node| ["--node".into(), node.into()]).collect::<Vec<_>>();
-        let kubeconfig = self.args.kubeconfig.iter().flat_map(|file| ["--kubeconfig".into(), file.into()]);
-        let named = self.args.node_name.iter().flat_map(|name| ["--node-name".into(), name.into()]);
-        let doctor = [
-            ("--host-root", &self.args.host_root),
-            ("--kubelet-root", &self.args.kubelet_root),
-            ("--cdi-dir", &self.args.cdi_dir),
-        ]
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.into(), value.clone().into_os_string()])
-        .chain(state())
-        .chain(node())
-        .chain(kubeconfig)
-        .chain(named)
-        .collect::<Vec<OsString>>();
+            self.machine.node.iter().flat_map(|node| ["--node".into(), node.into()]).collect::<Vec<_>>();
+        let state: Vec<OsString> = vec!["--state".into(), self.state.clone().into_os_string()];
+        let doctor = [self.machine.repeated(), state.clone()].concat();
         let rows: [(&str, &[&str], Vec<OsString>); 6] = [
             ("version.txt", &["--version"], Vec::new()),
             ("doctor.txt", &["doctor"], doctor.clone()),
             ("doctor.json", &["doctor", "-o", "json"], doctor),
-            ("devices.json", &["devices", "-o", "json"], node()),
-            ("top.json", &["top", "-o", "json"], state()),
-            ("health.json", &["health", "-o", "json"], state()),
+            ("devices.json", &["devices", "-o", "json"], node),
+            ("top.json", &["top", "-o", "json"], state.clone()),
+            ("health.json", &["health", "-o", "json"], state),
         ];
-        let run = |(path, words, more): (&str, &[&str], Vec<_>)| {
-            answer(&format!("commands/{path}"), Command::new(&program).args(words).args(more))
-        };
-        rows.into_iter().map(run).collect()
+        rows.into_iter().flat_map(|(path, words, more)| {
+            let path = format!("commands/{path}");
+            match std::env::current_exe() {
+                Ok(program) => answer(&path, Command::new(program).args(words).args(more)),
+                Err(error) => vec![Entry::absent(path, error.to_string())],
+            }
+        })
     }
 
     /// What the API server has of the node.
     fn cluster(&self) -> Vec<Entry> {
-        let Some(node) = &self.args.node_name else {
+        let Some(node) = &self.machine.node_name else {
             return vec![Entry::absent("cluster", "no --node-name was given")];
-        };
-        let access = match &self.args.kubeconfig {
-            Some(file) => ClusterAccess::Kubeconfig { file: Some(file.clone()), context: None },
-            None => ClusterAccess::Inferred,
         };
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return vec![Entry::absent("cluster", error.to_string())],
         };
         runtime.block_on(async {
-            let connection = match Connection::open(&access).await {
+            let connection = match Connection::open(&self.machine.cluster()).await {
                 Ok(connection) => connection,
                 Err(error) => return vec![Entry::absent("cluster", chain(&error))],
             };

@@ -7,6 +7,7 @@ use aliquot_core::catalogue::Catalogue;
 use serde_json::{Value, json};
 
 use super::failure::{CommandAnswer, Failure};
+use super::machine_args::MachineArgs;
 use super::manual::manual;
 use super::output::{Format, Terminal, Tone};
 use super::run::state_of;
@@ -17,7 +18,7 @@ use crate::doctor::{
 use crate::error_text::chain;
 use crate::hardware::vendors::HostRoots;
 use crate::hardware::{Hardware, MachineCards, node_spec};
-use crate::kube::{ClusterAccess, Connection, survey};
+use crate::kube::{Connection, survey};
 use crate::kubelet::sockets::KUBELET_ROOT;
 
 /// State directory of the agent.
@@ -50,33 +51,8 @@ pub(super) struct Args {
     #[arg(long)]
     local: bool,
 
-    /// Name of the Kubernetes node; without it the cluster is not asked
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    node_name: Option<String>,
-
-    /// Access to the cluster; without it the Pod's ServiceAccount, or what kubectl reads
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Simulated cards in the place of this machine's own: a node file or a built-in node, such as mixed
-    #[arg(long, env = "ALIQUOT_NODE", value_name = "NODE")]
-    node: Option<String>,
-
-    /// Where the node's file system is seen; other directories are below it
-    #[arg(long, env = "ALIQUOT_HOST_ROOT", value_name = "DIR", default_value = "/")]
-    host_root: PathBuf,
-
-    /// Root of the driver's files on the node; without it the usual ones are tried
-    #[arg(long, env = "ALIQUOT_DRIVER_ROOT", value_name = "DIR")]
-    driver_root: Option<PathBuf>,
-
-    /// Directory of the kubelet; without it /var/lib/kubelet
-    #[arg(long, env = "ALIQUOT_KUBELET_ROOT", value_name = "DIR")]
-    kubelet_root: Option<PathBuf>,
-
-    /// Directory from which the container runtime reads CDI files
-    #[arg(long, env = "ALIQUOT_CDI_DIR", value_name = "DIR", default_value = "/var/run/cdi")]
-    cdi_dir: PathBuf,
+    #[command(flatten)]
+    machine: MachineArgs,
 
     /// State directory; without it the agent's on a node (/var/lib/aliquot), else that of `aliquot run`
     #[arg(long, env = "ALIQUOT_STATE", value_name = "DIR")]
@@ -104,17 +80,17 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
 }
 
 fn purpose(args: &Args) -> Purpose {
-    match args.node_name.is_some() || args.kubelet_root.is_some() {
+    match args.machine.node_name.is_some() || args.machine.kubelet_root.is_some() {
         _ if args.local => Purpose::LocalRuns,
         true => Purpose::Pods,
-        false => Purpose::of_machine(&args.host_root),
+        false => Purpose::of_machine(&args.machine.host_root),
     }
 }
 
 /// The checks of the node, then those of its cluster.
 fn examine_node(args: &Args, site: &NodePaths) -> Result<Vec<Finding>, Failure> {
-    let (sight, node) = match &args.node_name {
-        Some(node) => (sight(args, node)?, node.as_str()),
+    let (sight, node) = match args.machine.node_name()? {
+        Some(node) => (sight(args, node)?, node),
         None => (Err("no --node-name was given".to_owned()), ""),
     };
     let of_cluster = judge_cluster(&sight, node, &site.cards);
@@ -134,21 +110,21 @@ fn site(purpose: Purpose, args: &Args) -> Result<NodePaths, Failure> {
             Err(Failure::Usage(format!("{name}: found `{}`, expected an absolute path", path.display())))
         }
     };
-    let kubelet = args.kubelet_root.clone().unwrap_or_else(|| KUBELET_ROOT.into());
+    let kubelet = args.machine.kubelet_root.clone().unwrap_or_else(|| KUBELET_ROOT.into());
     absolute("--kubelet-root", &kubelet)?;
-    absolute("--cdi-dir", &args.cdi_dir)?;
+    absolute("--cdi-dir", &args.machine.cdi_dir)?;
     let state = match (&args.state, purpose) {
         (Some(state), _) => state.clone(),
         (None, Purpose::Pods) => AGENT_STATE.into(),
-        (None, Purpose::LocalRuns) => state_of(args.node.as_deref(), &Catalogue::embedded())?,
+        (None, Purpose::LocalRuns) => state_of(args.machine.node.as_deref(), &Catalogue::embedded())?,
     };
     absolute("--state", &state)?;
     Ok(NodePaths {
-        root: args.host_root.clone(),
+        root: args.machine.host_root.clone(),
         kubelet,
         state,
-        cdi: args.cdi_dir.clone(),
-        driver: args.driver_root.clone(),
+        cdi: args.machine.cdi_dir.clone(),
+        driver: args.machine.driver_root.clone(),
         metrics,
         cards: cards(purpose, args)?,
     })
@@ -167,8 +143,9 @@ fn reachable(listens: SocketAddr) -> SocketAddr {
 /// `aliquot run` opens them.
 fn cards(purpose: Purpose, args: &Args) -> Result<CardsAt, Failure> {
     let catalogue = Catalogue::embedded();
-    let Some(node) = &args.node else {
-        let place = HostRoots { host: args.host_root.clone(), driver: args.driver_root.clone() };
+    let Some(node) = &args.machine.node else {
+        let place =
+            HostRoots { host: args.machine.host_root.clone(), driver: args.machine.driver_root.clone() };
         let machine = match purpose {
             Purpose::Pods => MachineCards::open_for_containers(&catalogue, &place),
             Purpose::LocalRuns => MachineCards::open(&catalogue),
@@ -185,22 +162,9 @@ fn cards(purpose: Purpose, args: &Args) -> Result<CardsAt, Failure> {
     Ok(CardsAt::Simulated(cards))
 }
 
-/// Refuses what cannot be the name of a node.
-pub(super) fn check_node_name(node: &str) -> Result<(), Failure> {
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-    match !node.is_empty() && node.bytes().all(plain) {
-        true => Ok(()),
-        false => Err(Failure::Usage(format!("--node-name: found `{node}`, expected the name of a node"))),
-    }
-}
-
 /// What the cluster says; the inner error is a reason for not checking it.
 fn sight(args: &Args, node: &str) -> Result<Result<ClusterSight, String>, Failure> {
-    check_node_name(node)?;
-    let access = match &args.kubeconfig {
-        Some(file) => ClusterAccess::Kubeconfig { file: Some(file.clone()), context: None },
-        None => ClusterAccess::Inferred,
-    };
+    let access = args.machine.cluster();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Failure::Node(format!("cluster: no runtime can be started: {error}; free some memory"))
     })?;

@@ -29,10 +29,14 @@ pub async fn of_node(connection: &Connection, node: &str) -> Vec<NodeObjects> {
     let claims = claims.map(|claims| kept(claims, &|claim| is_in(claim, &pools)));
     let pods = of_core("Pod").list(connection, &on_node).await.map(stripped);
     let waiting = of_core("Pod").list(connection, "spec.nodeName=").await.map(stripped);
+    let own = get(connection, "nodes", &format!("/api/v1/nodes/{node}")).await.map(|mut own| {
+        without_history(&mut own);
+        own
+    });
     let reporter = format!("reportingComponent={CONTROLLER}");
     vec![
         ("version", get(connection, "version", "/version").await),
-        ("node", get(connection, "nodes", &format!("/api/v1/nodes/{node}")).await),
+        ("node", own),
         ("resourceslices", slices),
         ("deviceclasses", of_dra("DeviceClass").list(connection, "").await),
         ("resourceclaims", claims),
@@ -130,7 +134,7 @@ fn stripped(mut pods: Value) -> Value {
 
 /// Leaves of a Pod what tells which claims it has and how it is.
 fn strip_pod(pod: &mut Value) {
-    const CONTAINER: &[&str] = &["name", "image", "resources", "state", "lastState", "ready", "restartCount"];
+    const CONTAINER: &[&str] = &["name", "image", "resources"];
     const SPEC: &[&str] =
         &["nodeName", "resourceClaims", "schedulerName", "tolerations", "priorityClassName"];
     let mut spec = only(&pod["spec"], SPEC);
@@ -143,6 +147,16 @@ fn strip_pod(pod: &mut Value) {
         &pod["metadata"],
         &["namespace", "name", "uid", "labels", "creationTimestamp", "deletionTimestamp"],
     );
+    // The last words of a container are what it liked to write, such as the end of its log.
+    for kind in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+        for container in pod["status"][kind].as_array_mut().into_iter().flatten() {
+            for state in ["state", "lastState"] {
+                if let Some(ended) = container[state]["terminated"].as_object_mut() {
+                    ended.remove("message");
+                }
+            }
+        }
+    }
     *pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": pod["status"].take() });
 }
 
@@ -169,7 +183,9 @@ mod tests {
                     "resources": {"claims": [{"name": "gpu"}]},
                 }],
             },
-            "status": {"phase": "Pending"},
+            "status": {"phase": "Pending", "containerStatuses": [{"name": "main", "lastState": {
+                "terminated": {"exitCode": 1, "message": "secret-7"},
+            }}]},
         });
         strip_pod(&mut pod);
         let text = pod.to_string();
@@ -177,6 +193,7 @@ mod tests {
         assert_eq!(pod["spec"]["containers"][0]["resources"]["claims"][0]["name"], "gpu");
         assert_eq!(pod["spec"]["resourceClaims"][0]["resourceClaimName"], "c");
         assert_eq!(pod["status"]["phase"], "Pending");
+        assert_eq!(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 1);
     }
 
     #[test]
