@@ -125,6 +125,14 @@ impl SlotBytes {
         let same = later.iter().find(|slot| slot.identity() == self.identity());
         same.map_or(0, |same| same.used.min(self.used))
     }
+
+    /// Whether it has presumed bytes alone, at this reading and at a later one, and no call was under way or began in between: then
+    /// what a driver said meanwhile is of them.
+    pub(crate) fn is_presumed_alone(&self, later: &[Self]) -> bool {
+        let is_alone = |slot: &Self| slot.used == slot.presumed;
+        let same = later.iter().find(|slot| slot.identity() == self.identity() && slot.begun == self.begun);
+        self.calls == Calls::None && is_alone(self) && same.is_some_and(is_alone)
+    }
 }
 
 #[cfg(test)]
@@ -147,5 +155,29 @@ mod tests {
         assert_eq!(slot.least_used(&[other, more]), 10, "taken after the driver's answer");
         assert_eq!(more.least_used(&[slot]), 10, "given back before it, perhaps");
         assert_eq!(slot.least_used(&[other]), 0, "another process has it");
+    }
+
+    #[test]
+    fn slot_has_presumed_bytes_alone_while_nothing_moves() {
+        let slot = SlotBytes {
+            number: 3,
+            owner: 7,
+            pid: Some(1),
+            used: 4,
+            presumed: 4,
+            is_shared: false,
+            begun: 5,
+            calls: Calls::None,
+        };
+        assert!(slot.is_presumed_alone(&[slot]));
+        for (before, after) in [
+            (SlotBytes { used: 6, ..slot }, slot),
+            (slot, SlotBytes { used: 6, ..slot }),
+            (slot, SlotBytes { begun: 6, ..slot }),
+            (slot, SlotBytes { owner: 8, ..slot }),
+            (SlotBytes { calls: Calls::UnderWay, ..slot }, slot),
+        ] {
+            assert!(!before.is_presumed_alone(&[after]), "{before:?} {after:?}");
+        }
     }
 }

@@ -11,7 +11,8 @@
 //! that no byte is missing in between. If the driver reports no bytes of a process, presumptions stay and nothing is added.
 //!
 //! A presumption is compared once, when it is new: later the process's exact bytes may be more than the driver's, such as pages
-//! that no allocation fills, and would hide some of it.
+//! that no allocation fills, and would hide some of it. Contexts of a published size are compared only while their process holds
+//! nothing else, whenever that is.
 //!
 //! The next context is presumed to take the least that the driver showed of a process with a new one, since the governor began,
 //! within [`CONTEXT_SIZES`]. Tenants say which processes have one: so what one shows lowers a published size for its own grant
@@ -68,6 +69,8 @@ pub(super) struct GrantLooks {
 struct GrantLook {
     dir: PathBuf,
     limit: Bytes,
+    /// What a context is published to take; 0: that is not known.
+    context: u64,
     before: Vec<SlotBytes>,
     total: u64,
     wanted: u32,
@@ -172,7 +175,8 @@ impl GrantLook {
         let before = grant.usage.slot_bytes();
         // Bytes enter the total before a slot, and leave the slot before the total.
         let total = grant.usage.total();
-        Some(Self { dir: dir.to_owned(), limit: Bytes(limit), before, total, wanted })
+        let context = limits.context_bytes;
+        Some(Self { dir: dir.to_owned(), limit: Bytes(limit), context, before, total, wanted })
     }
 
     /// After the driver was asked: publishes the residue, then lowers new presumptions.
@@ -243,10 +247,11 @@ impl GrantLook {
         let mut lowered = Vec::new();
         for slot in self.before.iter().filter(|slot| slot.presumed > 0) {
             let id = slot.identity();
+            let is_known = slot.presumed.checked_rem(self.context) == Some(0);
             let driver = slot.pid.and_then(|pid| *listed.get(&pid)?).filter(|_| slot.calls == Calls::None);
             if compared.get(&id).is_some_and(|bytes| *bytes >= slot.presumed) {
                 grant.looks.compared.insert(id, slot.presumed);
-            } else if let Some(driver) = driver {
+            } else if let Some(driver) = driver.filter(|_| !is_known || slot.is_presumed_alone(after)) {
                 let shown = residue::shown(driver.0, slot.least_used(after), slot.presumed);
                 grant.looks.compared.insert(id, shown);
                 lowered.push((*slot, Bytes(slot.presumed - shown)));

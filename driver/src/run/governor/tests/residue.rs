@@ -137,11 +137,28 @@ fn shown_context_lowers_the_size_of_its_own_grant_alone() {
     let _governor = scene.govern();
     wait_for("the size", || sizes() == [300, 400, 300]);
     // A tenant that presumes more, of a process that shows next to nothing, harms no other.
-    scene.reserves(900 * MIB, 600 * MIB);
+    scene.reserves(600 * MIB, 600 * MIB);
     scene.driver.shows(&[(own(), Some(20 * MIB))]);
     wait_for("the lower size", || sizes() == [20, 400, 300]);
     scene.looked();
     assert_eq!(sizes(), [20, 400, 300]);
+}
+
+/// A program that allocates as soon as it has its context: pages that no allocation fills are not the context's.
+#[test]
+fn context_of_a_published_size_keeps_it_beside_allocations() {
+    let scene = Scene::new();
+    let known = Limits { context_bytes: 400 * MIB, ..limits(ComputePolicy::Unlimited, 1_000_000, CARD) };
+    scene.place.change(|_| Some(known)).unwrap();
+    scene.reserves(500 * MIB, 400 * MIB);
+    scene.driver.shows(&[(own(), Some(460 * MIB))]);
+    let _governor = scene.govern();
+    scene.looked();
+    assert_eq!((scene.words(), scene.residue()), ([500 * MIB, 500 * MIB, 400 * MIB], 0));
+    scene.reserves(400 * MIB, 400 * MIB);
+    scene.driver.shows(&[(own(), Some(300 * MIB))]);
+    scene.looked();
+    assert_eq!((scene.words(), scene.residue()), ([300 * MIB, 300 * MIB, 300 * MIB], 0));
 }
 
 #[test]
