@@ -49,7 +49,7 @@ pub(crate) fn reserve(ledger: Ledger) -> Result<Bytes, OutOfMemory> {
         drop(resting);
         let presumed = presumed(ledger);
         if ledger.reserve(presumed).is_ok() {
-            return Ok(presumed);
+            return Ok(without_excess(ledger, presumed));
         }
         if is_known || !are_others || sys::now() >= until {
             return Err(OutOfMemory);
@@ -57,6 +57,14 @@ pub(crate) fn reserve(ledger: Ledger) -> Result<Bytes, OutOfMemory> {
         let _resting = ledger.resting();
         sys::wait_while(&AtomicU32::new(0), 0, OTHERS_STEP_NANOS);
     }
+}
+
+/// What stays reserved of this presumption: another process may have found the size while it was being reserved, and what is
+/// reserved above that size would refuse memory to it.
+fn without_excess(ledger: Ledger, reserved: Bytes) -> Bytes {
+    let enough = presumed(ledger).min(reserved);
+    ledger.release(Bytes(reserved.0 - enough.0));
+    enough
 }
 
 /// What a context is presumed to take that is there now, with so much reserved for it: no more than is in use on the card. `None`:
