@@ -66,6 +66,7 @@ const ONLY: &[(&str, &[&str])] = &[
             "driver/src/region/mapping.rs",
             "driver/src/run/supervise.rs",
             "core/abi/src/view.rs",
+            "core/abi/src/view/bytes.rs",
             "core/abi/tests/",
             "shim/",
         ],

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::Bytes;
+use super::bytes::Bytes;
 use crate::layout::slot;
 
 /// One process slot.
