@@ -29,6 +29,7 @@ mod live;
 mod liveness;
 mod mapping;
 mod opening;
+mod refusals;
 mod residue;
 mod settled;
 mod watched;
@@ -63,6 +64,7 @@ pub use live::{LimitsWritten, Live};
 pub use liveness::Life;
 pub(crate) use liveness::{is_locked_or_absent, start_time};
 pub use opening::LIMITS;
+pub use refusals::SeenRefusal;
 pub use residue::residue;
 pub use watched::{ReapOutcome, SeenProcess, UsageCopy, UsageFile};
 

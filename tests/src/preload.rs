@@ -10,6 +10,7 @@
 use crate::simulated::{Bench, kept};
 use aliquot_abi::layout::{self, header, limits, record, usage};
 use aliquot_abi::limits::{ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Pages, Text};
+use aliquot_driver::region::{SeenRefusal, USAGE, UsageCopy};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -244,6 +245,18 @@ impl GrantFiles {
     #[must_use]
     pub fn counter(&self, offset: usize) -> u64 {
         word(&self.usage, offset)
+    }
+
+    /// The last refusals that processes recorded, the newest first.
+    ///
+    /// # Panics
+    ///
+    /// When the file cannot be read.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<SeenRefusal> {
+        let read = UsageCopy::of(&self.dir().join(USAGE));
+        assert!(read.is_ok(), "{:?}", read.as_ref().err());
+        read.map(|usage| usage.refusals).unwrap_or_default()
     }
 
     /// Overwrites a word of the usage file, as a hostile tenant may.

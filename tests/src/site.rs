@@ -12,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::command_line::{Ran, ran};
+use crate::local;
 use crate::preload::shim;
 use crate::simulated::Bench;
 
@@ -103,5 +104,20 @@ impl Site {
         let (node, state) = (self.file("node.toml"), self.file("state"));
         let places = ["top", "--state", &state, "--node", &node, "--cards", &cards];
         serde_json::from_str(&aliquot(&[&places[..], &["-n", interval, "-o", "json"]].concat())).unwrap()
+    }
+
+    /// What `aliquot top --refusals` shows of a claim, or the error.
+    ///
+    /// # Errors
+    /// It does not know the claim.
+    ///
+    /// # Panics
+    /// The program does not start.
+    pub fn refusals(&self, claim: &str) -> Result<String, String> {
+        let mut top = self.bench.command(local::aliquot());
+        top.args(["top", "--state", &self.file("state"), "--node", &self.file("node.toml"), "--cards"]);
+        let output = top.arg(self.bench.cards()).args(["--refusals", claim]).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
     }
 }

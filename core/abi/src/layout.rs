@@ -155,6 +155,12 @@ pub mod usage {
     /// `u32`, futex word that changes when a process presumed memory, gave presumed memory back, or is about to be refused memory:
     /// the governor looks at the driver's account soon.
     pub const LOOK_WANTED: usize = 512;
+    /// `u32`, refusals recorded so far: the next one is written at this number modulo [`REFUSAL_COUNT`].
+    pub const REFUSED: usize = 516;
+    /// First of the records of the last refusals ([`super::refusal`]).
+    pub const REFUSALS: usize = 576;
+    /// Number of these records.
+    pub const REFUSAL_COUNT: usize = 8;
     /// First of the `u64` words that mark such time, one for each stretch of the recent past.
     pub const SURE: usize = 1024;
     /// Number of these words.
@@ -184,6 +190,26 @@ pub mod usage {
     pub const FIRST_BYTES: usize = SLOTS + SLOT_BYTES * FIRST_SLOTS;
     /// Bytes of the file.
     pub const BYTES: usize = SLOTS + SLOT_BYTES * SLOT_COUNT;
+}
+
+/// Offsets in one record of a refusal. Writers: the tenant's processes. Reader: the host, which shows it.
+pub mod refusal {
+    /// `u64`, monotonic nanoseconds of the refusal; 0: none, or it is being written.
+    pub const AT: usize = 0;
+    /// `u64`, bytes that the call would have taken; 0: not known.
+    pub const WANTED: usize = 8;
+    /// `u64`, bytes that were reserved.
+    pub const RESERVED: usize = 16;
+    /// `u64`, bytes of the residue.
+    pub const RESIDUE: usize = 24;
+    /// `u64`, the limit in bytes; `u64::MAX` is unlimited.
+    pub const LIMIT: usize = 32;
+    /// `u32`, the process, in its own pid namespace.
+    pub const PID: usize = 40;
+    /// `u32`, [`crate::refusal::RefusalCause`] `<< 16 |` [`crate::refusal::RefusedKind`].
+    pub const CODE: usize = 44;
+    /// Bytes of a record.
+    pub const BYTES: usize = 48;
 }
 
 /// Offsets in one slot. Writer: its owner; a reaper frees the slot after the owner exits. Most slots belong
@@ -290,6 +316,9 @@ pub mod slot {
 
 const _: () = assert!(limits::LENT_UNTIL.is_multiple_of(8) && limits::LOOKED_FOR + 4 <= limits::RECORDS);
 const _: () = assert!(usage::LOOK_WANTED.is_multiple_of(4) && usage::LOOK_WANTED + 4 <= usage::SURE);
+const _: () = assert!(usage::LOOK_WANTED + 4 <= usage::REFUSED && usage::REFUSED + 4 <= usage::REFUSALS);
+const _: () = assert!(usage::REFUSALS.is_multiple_of(64) && refusal::CODE + 4 <= refusal::BYTES);
+const _: () = assert!(usage::REFUSALS + usage::REFUSAL_COUNT * refusal::BYTES <= usage::SURE);
 const _: () = assert!(slot::PRESUMED + 8 <= usage::SLOT_BYTES);
 const _: () = assert!(limits::RECORDS + 2 * limits::RECORD_BYTES <= limits::BYTES);
 const _: () = assert!(record::UUID + record::UUID_MAX <= record::CLAIM);

@@ -29,4 +29,5 @@
 
 pub mod layout;
 pub mod limits;
+pub mod refusal;
 pub mod view;

@@ -9,6 +9,7 @@
 
 mod bytes;
 mod process;
+mod refusals;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use crate::limits::{Limits, RecordFault};
 use bytes::Bytes;
 pub use bytes::RegionFault;
 pub use process::SlotView;
+pub use refusals::RefusalsView;
 
 /// Why no limits could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,6 +290,12 @@ impl<'a> UsageView<'a> {
     #[must_use]
     pub fn look_wanted(self) -> &'a AtomicU32 {
         self.0.half(usage::LOOK_WANTED)
+    }
+
+    /// [`usage::REFUSALS`]
+    #[must_use]
+    pub const fn refusals(self) -> RefusalsView<'a> {
+        RefusalsView(self.0)
     }
 
     /// [`usage::ACTIVE_UNTIL`]

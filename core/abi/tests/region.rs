@@ -7,10 +7,11 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use aliquot_abi::layout::{header, limits, record, slot, usage};
+use aliquot_abi::layout::{header, limits, record, refusal, slot, usage};
 use aliquot_abi::limits::{
     ComputePolicy, FailMode, Limits, ManagedPolicy, MemoryLimit, Pages, RecordFault, Text,
 };
+use aliquot_abi::refusal::{Refusal, RefusalCause, RefusedCall, RefusedKind};
 use aliquot_abi::view::{LimitsFault, LimitsView, LimitsWriter, RegionFault, UsageView};
 use proptest::prelude::*;
 
@@ -250,5 +251,64 @@ proptest! {
             prop_assert!(view.read().is_err(), "random bytes passed the checksum");
         }
         prop_assert!(mapping.usage().is_err() || bytes.len() >= usage::BYTES);
+    }
+}
+
+fn refusal_of(number: u64) -> Refusal {
+    let kinds = RefusedKind::ALL;
+    let kind = kinds[usize::try_from(number).unwrap() % kinds.len()];
+    let cause = RefusalCause::ALL[usize::try_from(number).unwrap() % RefusalCause::ALL.len()];
+    Refusal {
+        call: RefusedCall { kind, cause, wanted_bytes: number << 20 },
+        at_nanos: number,
+        reserved_bytes: number + 1,
+        residue_bytes: number + 2,
+        limit_bytes: number + 3,
+        pid: 7,
+    }
+}
+
+fn last_refusals(view: UsageView<'_>) -> Vec<Refusal> {
+    let mut all: Vec<Refusal> = view.refusals().all().collect();
+    all.sort_by_key(|refusal| refusal.at_nanos);
+    all
+}
+
+#[test]
+fn the_last_refusals_are_kept_and_read_whole() {
+    let mapping = Mapping::zeroed(usage::BYTES);
+    // SAFETY: the buffer outlives the view.
+    let view = unsafe { UsageView::create(mapping.base(), mapping.bytes()) }.unwrap();
+    assert_eq!(last_refusals(view), []);
+    let count = u64::try_from(usage::REFUSAL_COUNT).unwrap();
+    for number in 1..=count + 3 {
+        view.refusals().record(&refusal_of(number));
+    }
+    let kept: Vec<Refusal> = (4..=count + 3).map(refusal_of).collect();
+    assert_eq!(last_refusals(view), kept);
+    // A record that is being written, and ones that no shim writes.
+    let put = |number: usize, field: usize, value: u32| {
+        let at = usage::REFUSALS + number * refusal::BYTES + field;
+        let word = mapping.0.as_ptr().cast::<u32>().cast_mut();
+        // SAFETY: within the buffer, which this thread alone uses now.
+        unsafe { word.add(at / 4).write_volatile(value) };
+    };
+    put(3, refusal::AT, 0);
+    put(4, refusal::CODE, 0);
+    put(5, refusal::CODE, 4 << 16 | 1);
+    put(6, refusal::CODE, 1 << 16 | 11);
+    assert_eq!(last_refusals(view), [8, 9, 10, 11].map(refusal_of));
+}
+
+proptest! {
+    /// Whatever a tenant writes: at most as many as there are places, each with a time.
+    #[test]
+    fn forged_refusals_are_harmless(words in prop::collection::vec(any::<u64>(), usage::REFUSAL_COUNT * 6)) {
+        let mut mapping = Mapping::zeroed(usage::BYTES);
+        // SAFETY: the buffer outlives the view, which is not used any more.
+        unsafe { UsageView::create(mapping.base(), mapping.bytes()) }.unwrap();
+        mapping.0[usage::REFUSALS / 8..][..words.len()].copy_from_slice(&words);
+        let all = last_refusals(mapping.usage().unwrap());
+        prop_assert!(all.len() <= usage::REFUSAL_COUNT && all.iter().all(|refusal| refusal.at_nanos > 0));
     }
 }

@@ -3,6 +3,7 @@
 mod json;
 mod keys;
 mod live;
+mod refusals;
 mod screen;
 mod table;
 
@@ -35,6 +36,7 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot top                                    live; q ends
   aliquot top --once --interval 0                once, at once, without rates
+  aliquot top --refusals default/llama           the last refused calls of a claim, and why
   aliquot top -o json | jq '.cards[].shares[] | select(.enforcement.state == \"bypassed\")'
   aliquot top --state /tmp/node --node mixed     what `aliquot prepare` made there";
 
@@ -121,6 +123,10 @@ pub(super) struct Args {
     #[arg(short = 'n', long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
 
+    /// Show the last refused calls of a claim (NAMESPACE/NAME, name or UID; without one, of all) and what was in their way
+    #[arg(long, value_name = "CLAIM", num_args = 0..=1, default_missing_value = "", conflicts_with = "output")]
+    refusals: Option<String>,
+
     /// Show once, also in a terminal
     #[arg(long)]
     once: bool,
@@ -150,6 +156,12 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     let looker = Looker::new(args.states.clone(), homes, args.cards.clone(), inventory);
     // With --node or --cards this machine's own cards are not shown.
     let looker = if args.node.is_none() && args.cards.is_empty() { looker.with_machine() } else { looker };
+    if let Some(claim) = &args.refusals {
+        let mut looker = looker;
+        let picture = picture(None, &looker.look());
+        refusals::print(&picture, claim, terminal)?;
+        return Ok(answer(args, &picture));
+    }
     let live = terminal.screen == RedrawMode::Drawable && !args.once && args.output.is_none();
     if live {
         let every = args.interval.max(LIVE_INTERVAL_MIN);

@@ -29,6 +29,7 @@ use crate::clock::monotonic;
 use super::liveness::{Fate, Life, OwnedSlot, Processes, byte_lock, own_namespace, pid_of};
 use super::mapping::{Image, Mapping};
 use super::opening::{LIMITS, bytes_of, fault, open, open_to_look};
+use super::refusals::{SeenRefusal, refusals};
 use super::residue::residue;
 
 /// Tries of a recount while a live thread is between reserving and recording: two thousand times the time that a running thread
@@ -89,6 +90,8 @@ pub struct UsageCopy {
     pub device_nanos: u64,
     /// Processes, by slot; at most as many as there are slots.
     pub processes: Vec<SeenProcess>,
+    /// The last refusals, the newest first; at most as many as the ring has places.
+    pub refusals: Vec<SeenRefusal>,
 }
 
 /// One process of a usage file.
@@ -335,6 +338,7 @@ impl UsageCopy {
             unknown_symbols: word(view.unknown_symbols()),
             device_nanos: word(view.device_nanos()),
             processes: processes.collect(),
+            refusals: refusals(view, monotonic()),
         })
     }
 }

@@ -11,6 +11,7 @@
 
 mod limit;
 mod own;
+mod refusal;
 mod residue;
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -24,7 +25,7 @@ use crate::accounting::life::{self, Calls, Contention, OwnSlot, Reaped};
 use crate::accounting::listeners::listeners;
 use crate::accounting::pages::PageSize;
 use crate::grants::{self, CardStatus, GRANTS_MAX, Grant, Usage};
-use crate::loader::vendor::{Device, OUT_OF_MEMORY};
+use crate::loader::vendor::Device;
 use crate::sys::{self, KeepErrno};
 
 /// Longest wait for another process's recount, in steps of a tenth of a millisecond.
@@ -332,12 +333,6 @@ impl Ledger {
             }
             self.wait_for_reaper();
         }
-    }
-
-    /// The answer to a call that is refused, which is counted: the tries to serve it are not.
-    pub(crate) fn refuse(self) -> i32 {
-        self.usage.view.denied().fetch_add(1, Ordering::Relaxed);
-        OUT_OF_MEMORY
     }
 
     /// Gives back what was reserved.

@@ -7,6 +7,7 @@
 use crate::accounting::account::{self, Account, Bytes, UnaccountedRelease};
 use crate::memory::closed;
 use crate::memory::ipc_memory::DescriptorMark;
+use aliquot_abi::refusal::RefusedKind;
 use core::ffi::{c_int, c_void};
 
 use crate::loader::vendor::{self, Device, SUCCESS};
@@ -93,7 +94,7 @@ hooks! {
             // Nothing would show whether a process has what was exported so: it is not told.
             let mut untold = [0_u64; OTHER_HANDLE_WORDS];
             let answer = cuMemExportToShareableHandle::real(untold.as_mut_ptr().cast(), handle, kind, flags);
-            return if answer == SUCCESS { ledger.refuse() } else { answer };
+            return if answer == SUCCESS { ledger.refuse(RefusedKind::Physical.untraceable()) } else { answer };
         }
         let mut descriptor: c_int = -1;
         let answer = cuMemExportToShareableHandle::real((&raw mut descriptor).cast(), handle, kind, flags);

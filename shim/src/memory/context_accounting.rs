@@ -8,6 +8,8 @@ mod retention;
 
 use core::sync::atomic::Ordering;
 
+use aliquot_abi::refusal::RefusedKind;
+
 use crate::accounting::account::{self, Account, Bytes, Ledger, UnaccountedRelease};
 use crate::accounting::alloc_map::{AllocEntry, AllocMap, Key, NoRoom, Tie};
 use crate::accounting::contexts::{self, ContextEnd};
@@ -140,7 +142,9 @@ pub(crate) fn retain(
     let _moving = ledger.moving();
     let relying = stays(device);
     let reserved = if relying.is_some() { Ok(Bytes(0)) } else { sizes::reserve(ledger) };
-    let Ok(reserved) = reserved else { return ledger.refuse() };
+    let Ok(reserved) = reserved else {
+        return ledger.refuse(RefusedKind::Context.over_limit(sizes::presumed(ledger).0));
+    };
     let before = context.before();
     let answer = real();
     let _errno = KeepErrno::new();
@@ -159,7 +163,7 @@ pub(crate) fn retain(
     let _letting = primary(device).map(|primary| primary.retention.let_go());
     let _released = undo(context.read());
     context.write(before);
-    ledger.refuse()
+    ledger.refuse(RefusedKind::Context.without_place())
 }
 
 /// Something is done in a context for the first time. Runtime libraries get their primary context past every function with a
@@ -402,7 +406,9 @@ pub(crate) fn create(
         Account::Closed => return closed::refuse_handle(device, context, real, undo),
     };
     let _moving = ledger.moving();
-    let Ok(reserved) = sizes::reserve(ledger) else { return ledger.refuse() };
+    let Ok(reserved) = sizes::reserve(ledger) else {
+        return ledger.refuse(RefusedKind::Context.over_limit(sizes::presumed(ledger).0));
+    };
     let before = context.before();
     let answer = real();
     let _errno = KeepErrno::new();
@@ -417,5 +423,5 @@ pub(crate) fn create(
     }
     let _destroyed = undo(handle);
     context.write(before);
-    ledger.refuse()
+    ledger.refuse(RefusedKind::Context.without_place())
 }

@@ -17,6 +17,7 @@ mod stores;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use aliquot_abi::refusal::RefusedKind;
 use aliquot_enforce::graph_store::GraphStore;
 
 use crate::accounting::account::{Ledger, UnaccountedRelease};
@@ -244,7 +245,8 @@ pub(crate) fn instantiate(
     let _destroyed = destroy(exec.read());
     exec.write(before);
     footprint.each().for_each(|(card, _)| trim(card));
-    over.map_or(OUT_OF_MEMORY, Ledger::refuse)
+    let wanted = footprint.each().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+    over.map_or(OUT_OF_MEMORY, |ledger| ledger.refuse(RefusedKind::Graph.over_limit(wanted)))
 }
 
 /// An executable graph is destroyed.

@@ -28,6 +28,7 @@ mod opened;
 use core::sync::atomic::Ordering;
 
 use aliquot_abi::layout::slot::{CLOSING, GONE, LET_GO, freed, held_again, lock_of_lent};
+use aliquot_abi::refusal::RefusedKind;
 use aliquot_abi::view::SlotView;
 
 pub(crate) use descriptor::{DescriptorMark, lend_physical, mark_again};
@@ -340,7 +341,9 @@ pub(crate) fn lend(address: u64, tag: Tag) -> Result<(), i32> {
     }
     let Some(held) = plain::detach(key).filter(|held| !held.is_apart()) else { return Ok(()) };
     let Some(ledger) = held.ledger() else { return Ok(()) };
-    let Some(lent) = take_any(ledger, tag) else { return Err(ledger.refuse()) };
+    let Some(lent) = take_any(ledger, tag) else {
+        return Err(ledger.refuse(RefusedKind::Ipc.without_place()));
+    };
     let place = lent.place(ledger, held.bytes(), held.tie());
     move_out(&Pointer(key, held), key, (ledger, lent), place)
 }
@@ -370,10 +373,10 @@ fn move_out(
             ledger.release(place.bytes);
         }
         lent.let_go(ledger);
-        return Err(ledger.refuse());
+        return Err(ledger.refuse(RefusedKind::Ipc.without_place()));
     }
     // Without a place for it, its slot stays until the process ends.
-    let stale = MADE.insert(key, place).map_err(|NoRoom| ledger.refuse())?;
+    let stale = MADE.insert(key, place).map_err(|NoRoom| ledger.refuse(RefusedKind::Ipc.without_place()))?;
     // Memory that was there before.
     stale.into_iter().for_each(IpcEntry::let_go);
     if !entry.is_apart() {

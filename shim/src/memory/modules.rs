@@ -7,6 +7,8 @@
 //! What an image does not say (code, compressed images, files, a library in further contexts) the governor finds at the driver's
 //! ([`aliquot_enforce::residue`]).
 
+use aliquot_abi::refusal::RefusedKind;
+
 use crate::accounting::account::{self, Account, Bytes, Ledger};
 use crate::accounting::alloc_map::{AllocMap, Key, Tie};
 use crate::accounting::contexts::{self, Current};
@@ -60,7 +62,7 @@ fn reserve(image: Image) -> Result<Option<(Current, Ledger, Bytes)>, i32> {
     let Some(variables) = image::variables(image.0).filter(|variables| variables.0 > 0) else {
         return Ok(None);
     };
-    ledger.reserve(variables).map_err(|_| ledger.refuse())?;
+    ledger.reserve(variables).map_err(|_| ledger.refuse(RefusedKind::Module.over_limit(variables.0)))?;
     Ok(Some((current, ledger, variables)))
 }
 
@@ -100,7 +102,7 @@ pub(crate) fn load(
                 ledger.release(bytes);
             }
             handle.write(before);
-            ledger.refuse()
+            ledger.refuse(RefusedKind::Module.without_place())
         }
     }
 }

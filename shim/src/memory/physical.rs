@@ -24,6 +24,8 @@ mod mapped;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use aliquot_abi::refusal::RefusedKind;
+
 use crate::accounting::account::{self, Account, Bytes, InFlightOperation, Ledger};
 use crate::accounting::alloc_map::{AllocMap, Fate, Key, NoRoom};
 use crate::accounting::contexts;
@@ -347,13 +349,13 @@ pub(crate) fn create(
     };
     admission_gate::pass_admission_gate(ledger);
     let _moving = ledger.moving();
-    ledger.reserve(first).map_err(|_| ledger.refuse())?;
+    ledger.reserve(first).map_err(|_| ledger.refuse(RefusedKind::Physical.over_limit(first.0)))?;
     let handle = make().inspect_err(|_| ledger.release(first))?;
     if ledger.reserve(Bytes(bytes.0.saturating_sub(first.0))).is_err() {
         if unmake(handle) == SUCCESS {
             ledger.release(first);
         }
-        return Err(ledger.refuse());
+        return Err(ledger.refuse(RefusedKind::Physical.over_limit(bytes.0)));
     }
     let grant = u32::try_from(ledger.number()).unwrap_or(u32::MAX);
     let record =
@@ -364,7 +366,7 @@ pub(crate) fn create(
             if unmake(handle) == SUCCESS {
                 ledger.release(bytes);
             }
-            Err(ledger.refuse())
+            Err(ledger.refuse(RefusedKind::Physical.without_place()))
         }
     }
 }

@@ -3,6 +3,8 @@
 //! An entry is taken out *before* the vendor frees: the driver may hand the address to another thread the moment it has it
 //! back. Where the driver refuses the free the entry is put back.
 
+use aliquot_abi::refusal::RefusedKind;
+
 use crate::accounting::account::{
     self, Account, Bytes, Family, InFlightOperation, Ledger, UnaccountedRelease,
 };
@@ -43,6 +45,15 @@ pub(crate) enum Charge {
 impl Charge {
     fn family(self) -> Family {
         if self == Self::Whole { Family::Arrays } else { Family::Pointers }
+    }
+
+    /// What a refusal calls it.
+    fn kind(self) -> RefusedKind {
+        match self {
+            Self::Exact => RefusedKind::External,
+            Self::Whole => RefusedKind::Array,
+            Self::Covered => RefusedKind::Memory,
+        }
     }
 
     /// The most that so many bytes take.
@@ -97,10 +108,10 @@ pub(crate) fn make(
         Account::Counted(ledger) => ledger,
     };
     let most = most.and_then(|most| charge.most(ledger, most));
-    let Some(most) = most else { return Err(ledger.refuse()) };
+    let Some(most) = most else { return Err(ledger.refuse(charge.kind().over_limit(u64::MAX))) };
     pass_admission_gate(ledger);
     let _moving = ledger.moving();
-    ledger.reserve_beside(most).map_err(|_| ledger.refuse())?;
+    ledger.reserve_beside(most).map_err(|_| ledger.refuse(charge.kind().over_limit(most.0)))?;
     let made = make().inspect_err(|_| ledger.release(most))?;
     let held = hold(ledger, charge, made, current.tie);
     let takes = held.map_or(most, |(_, takes)| takes);
@@ -121,7 +132,8 @@ pub(crate) fn make(
         let unreserved = if settled { 0 } else { more };
         ledger.release(Bytes(gone.0.saturating_sub(unreserved)));
     }
-    Err(ledger.refuse())
+    let kind = charge.kind();
+    Err(ledger.refuse(if settled { kind.without_place() } else { kind.over_limit(takes.0) }))
 }
 
 /// The driver has freed what is held under a key, and its bytes are in no slot of their own.

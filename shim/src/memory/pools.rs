@@ -16,6 +16,7 @@ use crate::memory::meter::{self, CallEnd, Meter, MeterKind, MeterRecord, Running
 use crate::sys::KeepErrno;
 
 use aliquot_abi::limits::ManagedPolicy;
+use aliquot_abi::refusal::RefusedKind;
 
 /// Where the memory of a pool is.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +213,7 @@ pub(crate) fn allocate(
             None => real(),
             Some(bytes) => match meter.enter(ledger, bytes) {
                 Some(running) => run(running, request, real, back),
-                None => ledger.refuse(),
+                None => ledger.refuse(RefusedKind::Pool.over_limit(bytes.0)),
             },
         },
     }
@@ -239,7 +240,7 @@ fn run(running: RunningCall, request: Request, real: impl Fn() -> i32, back: imp
     request.address.write(before);
     trim(meter);
     meter.refresh(ledger);
-    ledger.refuse()
+    ledger.refuse(RefusedKind::Pool.over_limit(request.taken().unwrap_or(Bytes(0)).0))
 }
 
 /// Has a pool give back to the card what it does not use; in any capture that may go on, too.

@@ -12,6 +12,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use aliquot_abi::refusal::RefusedKind;
+
 use crate::accounting::account::{self, Account, Bytes, Ledger, OutOfMemory};
 use crate::accounting::alloc_map::{AllocMap, Key, Tie};
 use crate::accounting::contexts::{self, Current};
@@ -96,6 +98,18 @@ struct ContextStacks {
     limit: usize,
 }
 
+/// So much more does not fit.
+struct StackShortage {
+    ledger: Ledger,
+    more: Bytes,
+}
+
+impl StackShortage {
+    fn refuse(self) -> i32 {
+        self.ledger.refuse(RefusedKind::Stack.over_limit(self.more.0))
+    }
+}
+
 impl ContextStacks {
     /// `Ok(None)`: nothing is charged here, or the driver says nothing.
     fn current() -> Result<Option<Self>, i32> {
@@ -116,19 +130,20 @@ impl ContextStacks {
         let fresh = StackCharge { tie: current.tie.0, grant, threads, stacks };
         match CHARGES.get(self.key) {
             Some(_) => Ok(()),
-            None => {
-                CHARGES.insert_or(self.key, fresh, |there| there).map(drop).map_err(|_| self.ledger.refuse())
-            }
+            None => CHARGES
+                .insert_or(self.key, fresh, |there| there)
+                .map(drop)
+                .map_err(|_| self.ledger.refuse(RefusedKind::Stack.without_place())),
         }
     }
 
     /// Reserves what more they take after a change, or gives back what less.
-    fn become_by(self, change: impl Fn(Stacks) -> Stacks) -> Result<(), OutOfMemory> {
+    fn become_by(self, change: impl Fn(Stacks) -> Stacks) -> Result<(), StackShortage> {
         // `None`: the context ended.
         while let Some(before) = CHARGES.get(self.key) {
             let after = StackCharge { stacks: change(before.stacks), ..before };
             let more = Bytes(after.bytes().saturating_sub(before.bytes()));
-            self.ledger.reserve(more)?;
+            self.ledger.reserve(more).map_err(|OutOfMemory| StackShortage { ledger: self.ledger, more })?;
             let noted = CHARGES.update(self.key, |held| {
                 let is_as_before = held.stacks == before.stacks && held.tie == before.tie;
                 if is_as_before {
@@ -147,14 +162,14 @@ impl ContextStacks {
     }
 
     /// The limit is what the driver tells.
-    fn settle(self) -> Result<(), OutOfMemory> {
+    fn settle(self) -> Result<(), StackShortage> {
         limit_now().map_or(Ok(()), |limit| self.become_by(|stacks| Stacks { limit, ..stacks }))
     }
 
     /// A kernel can be launched that needs so much.
     fn need(self, each: usize) -> i32 {
         let due = self.become_by(|stacks| Stacks { kernels: stacks.kernels.max(each), ..stacks });
-        if due.is_ok() { SUCCESS } else { self.ledger.refuse() }
+        due.map_or_else(StackShortage::refuse, |()| SUCCESS)
     }
 }
 
@@ -191,18 +206,16 @@ pub(crate) fn limit(change: Change, real: impl Fn() -> i32, undo: impl Fn(usize)
         }
     };
     let asked = change.value.min(STACK_MAX);
-    if here.become_by(|stacks| Stacks { limit: stacks.limit.max(asked), ..stacks }).is_err() {
-        return here.ledger.refuse();
+    if let Err(short) = here.become_by(|stacks| Stacks { limit: stacks.limit.max(asked), ..stacks }) {
+        return short.refuse();
     }
     let answer = real();
     let _errno = KeepErrno::new();
-    if here.settle().is_ok() {
-        return answer;
-    }
+    let Err(short) = here.settle() else { return answer };
     // Rounded up, it does not fit. Where it cannot be undone, what was reserved stays.
     let _undone = undo(here.limit);
     let _fits = here.settle();
-    here.ledger.refuse()
+    short.refuse()
 }
 
 /// A function is got, or a kernel; where the local memory that it needs at a launch does not fit it is not had.

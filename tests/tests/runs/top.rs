@@ -112,6 +112,22 @@ fn processes_with_without_shim_and_without_grant_are_told_apart() {
     assert!(bytes(&shown["bookedBytes"]) >= GIB && bytes(&shown["driverBytes"]) >= GIB, "{shown}");
     assert!(bytes(&one["memory"]["usedBytes"]) >= GIB && bytes(&one["memory"]["highWaterBytes"]) >= GIB);
     assert!(bytes(&one["memory"]["deniedAllocations"]) >= 1);
+    let last = &one["memory"]["refusals"][0];
+    assert_eq!((&last["kind"], &last["cause"]), (&"memory".into(), &"limit".into()), "{last}");
+    assert_eq!((bytes(&last["wantedBytes"]), bytes(&last["limitBytes"])), (4 * GIB, 4 * GIB));
+    assert!(bytes(&last["reservedBytes"]) >= GIB && last["secondsAgo"].as_f64().unwrap() >= 0.0);
+    let shown = probed.site.refusals(one["claim"].as_str().unwrap()).unwrap();
+    assert!(shown.contains("1 refused, the last 1:") && shown.contains("over the limit"), "{shown}");
+    let shown = probed.site.refusals(two["claimUid"].as_str().unwrap()).unwrap();
+    assert!(
+        shown.starts_with(two["claim"].as_str().unwrap()) && shown.contains(": nothing was refused"),
+        "{shown}"
+    );
+    let unknown = probed.site.refusals("three").unwrap_err();
+    assert!(
+        unknown.contains(r#"found "three", expected a claim with a share: default/one, default/two"#),
+        "{unknown}"
+    );
     assert_eq!(bytes(&one["memory"]["limitBytes"]), 4 * GIB);
     assert_eq!(of_pid(&two["processes"], without.0.id())["shim"], "missing");
     let outside = of_pid(&card["outside"], stranger.0.id());

@@ -6,6 +6,7 @@ mod releases;
 
 use aliquot_abi::layout::{slot, usage};
 use aliquot_abi::limits::Limits;
+use aliquot_abi::refusal::{Refusal, RefusedKind};
 use aliquot_driver::region::{ReapOutcome, USAGE, UsageFile};
 use aliquot_enforce::units::Ppm;
 use aliquot_sim_device::Card;
@@ -179,5 +180,35 @@ fn exported_memory_is_charged_until_the_card_gives_it_back() {
     scene.both(1);
     scene.say(&["import 3 1", "close 1", "release 3"]);
     scene.both(0);
+    scene.program.end();
+}
+
+/// What was in the way of each refused call, the newest first: its kind, the bytes it wanted, and those that were reserved.
+#[test]
+fn refused_calls_are_recorded_with_what_they_wanted() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.create(1);
+    assert_eq!(scene.program.say(&format!("create 2 {LIMIT} 1")), "2");
+    let mut other = scene.sibling();
+    assert_eq!(other.say(&format!("plain 1 {}", 3 * SIZE + 1)), "2");
+    let seen = scene.files.refusals();
+    let [plain, physical] = seen.as_slice() else { panic!("{seen:?}") };
+    let pids = (scene.program.pid(), other.pid());
+    let of = |call, pid, at_nanos| Refusal {
+        call,
+        at_nanos,
+        reserved_bytes: SIZE,
+        residue_bytes: 0,
+        limit_bytes: LIMIT,
+        pid,
+    };
+    let expected = of(RefusedKind::Physical.over_limit(LIMIT), pids.0, physical.refusal.at_nanos);
+    assert_eq!(physical.refusal, expected);
+    // Memory with an address is charged by whole pages.
+    let expected = of(RefusedKind::Memory.over_limit(3 * SIZE + PAGE), pids.1, plain.refusal.at_nanos);
+    assert_eq!(plain.refusal, expected);
+    assert!(plain.ago <= physical.ago && physical.ago < Duration::from_secs(600));
+    assert_eq!(scene.files.counter(usage::DENIED), 2);
+    other.end();
     scene.program.end();
 }

@@ -3,6 +3,7 @@
 
 use aliquot_abi::layout::usage;
 use aliquot_abi::limits::{Limits, ManagedPolicy};
+use aliquot_abi::refusal::RefusedKind;
 use aliquot_sim_device::{Card, MemoryKind};
 use aliquot_tests::preload::{GrantFiles, Tenant, memory_limit};
 use aliquot_tests::simulated::{Bench, Link, StoodAside};
@@ -292,6 +293,10 @@ fn a_refused_call_is_counted_once_however_often_it_is_tried() {
     assert_eq!(scene.files.counter(usage::DENIED), 2);
     scene.say(&format!("graph 4 {}", LIMIT + 1), "2");
     assert_eq!(scene.files.counter(usage::DENIED), 3);
+    let recorded: Vec<_> = scene.files.refusals().iter().map(|seen| seen.refusal.call).collect();
+    // The newest first. A graph's allocations are whole pages of its store.
+    let expected = [RefusedKind::Graph.over_limit(LIMIT + UNIT), RefusedKind::Pool.over_limit(1)];
+    assert_eq!(recorded, [expected[0], expected[1], RefusedKind::Pool.over_limit(LIMIT + 1)]);
     // What a store of graphs holds under a limit that was lowered is there.
     scene.say(&format!("graph 4 {UNIT}"), "0");
     scene.say("launch 4", "0");

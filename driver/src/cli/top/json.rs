@@ -6,7 +6,7 @@ use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use serde_json::{Value, json};
 
-use crate::region::UsageCopy;
+use crate::region::{SeenRefusal, UsageCopy};
 use crate::view::model::{
     CardHealthView, CardPart, CardRow, Enforcement, PartitionRow, Picture, ProcessRow, ShareRow, TimeRate,
     phase_word,
@@ -118,6 +118,7 @@ fn share(share: &ShareRow) -> Value {
             "usedBytes": share.usage.as_ref().map(|usage| usage.total.0),
             "highWaterBytes": share.usage.as_ref().map(|usage| usage.high_water.0),
             "deniedAllocations": share.usage.as_ref().map(|usage| usage.denied),
+            "refusals": share.usage.as_ref().map(|usage| usage.refusals.iter().map(refusal).collect::<Vec<_>>()),
         },
         "compute": compute(share),
         "failMode": share.limits.as_ref().map(|limits| match limits.fail_mode {
@@ -127,6 +128,20 @@ fn share(share: &ShareRow) -> Value {
         "reapedProcesses": share.usage.as_ref().map(|usage: &UsageCopy| usage.reaped),
         "unknownSymbols": share.usage.as_ref().map(|usage| usage.unknown_symbols),
         "processes": share.processes.iter().map(process).collect::<Vec<_>>(),
+    })
+}
+
+fn refusal(seen: &SeenRefusal) -> Value {
+    let SeenRefusal { refusal, ago } = seen;
+    json!({
+        "secondsAgo": ago.as_secs_f64(),
+        "innerPid": refusal.pid,
+        "kind": refusal.call.kind.word(),
+        "cause": refusal.call.cause.word(),
+        "wantedBytes": Some(refusal.call.wanted_bytes).filter(|bytes| *bytes > 0),
+        "reservedBytes": refusal.reserved_bytes,
+        "residueBytes": refusal.residue_bytes,
+        "limitBytes": Some(refusal.limit_bytes).filter(|bytes| *bytes < u64::MAX),
     })
 }
 

@@ -127,7 +127,7 @@ fn count(number: usize, one: &str, several: &str) -> String {
 }
 
 /// A card itself, then its partitions.
-fn places(card: &CardRow) -> impl Iterator<Item = &CardPart> {
+pub(super) fn places(card: &CardRow) -> impl Iterator<Item = &CardPart> {
     std::iter::once(&card.place).chain(card.partitions.iter().map(|partition| &partition.place))
 }
 
@@ -332,7 +332,7 @@ fn laid_out(rows: &[TableRow], width: Option<usize>) -> Vec<TableLine> {
 }
 
 /// Untrusted text for a terminal: printable ASCII, everything else as `?`.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' }).collect()
 }
 

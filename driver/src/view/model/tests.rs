@@ -46,6 +46,7 @@ fn seen(total: u64, device_nanos: u64, processes: Vec<SeenProcess>) -> UsageCopy
         unknown_symbols: 0,
         device_nanos,
         processes,
+        refusals: Vec::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Executable graphs with memory nodes, the stores that have their memory, and what both are charged.
 
+use aliquot_abi::refusal::RefusedKind;
 use aliquot_enforce::graph_store::GraphStore;
 use aliquot_enforce::growth::AccountingChange;
 
@@ -54,8 +55,8 @@ pub(super) static EXECS: ForkPrivate<Execs> = ForkPrivate::new();
 pub(super) enum Refusal {
     /// The card is closed.
     Closed,
-    /// It does not fit in this ledger.
-    Full(Ledger),
+    /// These bytes do not fit in this ledger.
+    Full(Ledger, Bytes),
 }
 
 /// A vendor call that may add to the stores of some cards, with what it may take in accounting.
@@ -68,7 +69,7 @@ impl Refusal {
     pub(super) fn answer(self) -> i32 {
         match self {
             Self::Closed => OUT_OF_MEMORY,
-            Self::Full(ledger) => ledger.refuse(),
+            Self::Full(ledger, bytes) => ledger.refuse(RefusedKind::Graph.over_limit(bytes.0)),
         }
     }
 }
@@ -158,7 +159,7 @@ fn reserve(demand: &GraphDemand) -> Result<(), Refusal> {
             Account::Closed => Refusal::Closed,
             Account::Counted(ledger) => match ledger.reserve(Bytes(bytes)) {
                 Ok(()) => continue,
-                Err(_) => Refusal::Full(ledger),
+                Err(_) => Refusal::Full(ledger, Bytes(bytes)),
             },
         };
         for (card, bytes) in demand.each().take(number) {

@@ -25,6 +25,7 @@ use crate::sys::process;
 use crate::sys::{self, KeepErrno};
 
 use aliquot_abi::layout::slot::{LET_GO, lock_of_adopter};
+use aliquot_abi::refusal::RefusedKind;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The byte that is locked: which slot of which grant had the memory, and how much it is.
@@ -103,7 +104,7 @@ pub(crate) fn lend_physical(
     let Some(ledger) = credit::ledger(grant) else { return Ok(()) };
     // No process finds it by this: the slot's own comes once it is known which.
     let lent = if takes_marks(descriptor) { take_any(ledger, Tag(MARKED)) } else { None };
-    let Some(lent) = lent else { return Err(ledger.refuse()) };
+    let Some(lent) = lent else { return Err(ledger.refuse(RefusedKind::Ipc.without_place())) };
     if let Some(slot) = lent.slot() {
         slot.tag().store(DescriptorMark::new(lent, bytes).0, Ordering::SeqCst);
     }
@@ -126,7 +127,7 @@ pub(crate) fn mark_again(key: Key, descriptor: c_int) -> Result<(), i32> {
         Some((lent, ledger)) => DescriptorMark::new(lent, place.bytes)
             .put(descriptor)
             .then_some(())
-            .ok_or_else(|| ledger.refuse()),
+            .ok_or_else(|| ledger.refuse(RefusedKind::Ipc.without_place())),
         None => Ok(()),
     }
 }
@@ -142,7 +143,7 @@ pub(super) fn adopt(
     let _moving = ledger.moving();
     // A slot for this process is taken before other threads are kept from taking one.
     if !ledger.has_books() {
-        return Err(ledger.refuse());
+        return Err(ledger.refuse(RefusedKind::Ipc.without_place()));
     }
     let mut is_relieved = false;
     for _ in 0..ADOPTED_ELSEWHERE_MAX {
@@ -157,7 +158,7 @@ pub(super) fn adopt(
             }
         }
     }
-    Err(ledger.refuse())
+    Err(ledger.refuse(RefusedKind::Ipc.over_limit(mark.bytes().0)))
 }
 
 /// What came of it.
