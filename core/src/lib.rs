@@ -22,6 +22,7 @@ pub mod grant;
 pub mod health;
 pub mod id;
 pub mod ledger;
+pub mod node_order;
 pub mod offer;
 pub mod orphans;
 pub mod partition;

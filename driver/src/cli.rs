@@ -32,6 +32,7 @@ mod manual;
 mod node_args;
 mod node_choice;
 mod nodes;
+mod order;
 mod output;
 mod part;
 mod plan;
@@ -98,6 +99,7 @@ enum Command {
     #[command(long_about = top::ABOUT)]
     Top(top::Args),
     Health(health::Args),
+    Order(order::Args),
     Policy(policy::Args),
     Plugin(plugin::Args),
     Doctor(doctor::Args),
@@ -196,6 +198,7 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnsw
         Command::Stop(args) => stop::run(&args, terminal),
         Command::Top(args) => top::run(&args, terminal),
         Command::Health(args) => health::run(&args, terminal),
+        Command::Order(args) => order::run(&args, terminal),
         Command::Policy(args) => policy::run(&args, terminal),
         Command::Plugin(args) => plugin::run(&args),
         Command::Doctor(args) => doctor::run(&args, terminal),

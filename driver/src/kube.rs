@@ -24,6 +24,7 @@ pub mod kept_slices;
 pub mod listing;
 pub mod node_mark;
 pub mod node_objects;
+pub mod node_order;
 pub mod pod_names;
 pub mod publisher;
 pub mod status;

@@ -68,7 +68,7 @@ pub struct Manifests {
     pub slices: Vec<ResourceSlice>,
     /// Nodes.
     pub nodes: Vec<Node>,
-    /// Taints of nodes that keep Pods off, by node; a cordoned node has one.
+    /// Taints of nodes that keep Pods off, or make the scheduler prefer other nodes, by node; a cordoned node has one.
     pub node_taints: BTreeMap<String, Vec<Taint>>,
     /// What Pods may request of a node altogether, by node and resource (`status.allocatable`).
     pub node_allocatable: BTreeMap<String, BTreeMap<String, Quantity>>,

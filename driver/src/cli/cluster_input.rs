@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tokio::runtime::Runtime;
+
 use crate::kube::{ClusterAccess, ConnectError, Connection, listing};
 use crate::manifest::{Manifests, Reader};
 
@@ -98,22 +100,32 @@ fn access(context: &str, file: Option<PathBuf>) -> ClusterAccess {
     ClusterAccess::Kubeconfig { file, context }
 }
 
+/// A connection to a cluster, and the runtime that drives it. An empty context is the kubeconfig's current one.
+pub(super) fn open(context: &str, kubeconfig: Option<PathBuf>) -> Result<(Runtime, Connection), Failure> {
+    connect(&access(context, kubeconfig))
+}
+
+fn connect(access: &ClusterAccess) -> Result<(Runtime, Connection), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Failure::Node(format!("cluster: no runtime can be started: {error}; free some memory"))
+    })?;
+    let connection = runtime.block_on(Connection::open(access)).map_err(|error| match error {
+        ConnectError::NoKubeconfig { .. } | ConnectError::NoContext { .. } => {
+            Failure::Usage(error.to_string())
+        }
+        other => Failure::Node(other.to_string()),
+    })?;
+    Ok((runtime, connection))
+}
+
 fn read_cluster(
     access: &ClusterAccess,
     reader: &mut Reader,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Failure::Node(format!("cluster: no runtime can be started: {error}; free some memory"))
-    })?;
+    let (runtime, connection) = connect(access)?;
     let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
     let read = runtime.block_on(async {
-        let connection = Connection::open(access).await.map_err(|error| match error {
-            ConnectError::NoKubeconfig { .. } | ConnectError::NoContext { .. } => {
-                Failure::Usage(error.to_string())
-            }
-            other => Failure::Node(other.to_string()),
-        })?;
         let listed =
             listing::read(&connection, reader, |done, all| line.at("reading the cluster", done, all)).await;
         listed.map_err(|error| Failure::Node(error.to_string()))

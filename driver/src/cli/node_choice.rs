@@ -19,7 +19,7 @@ use aliquot_core::dra::{AllocationResult, Node, Taint, Toleration};
 use crate::manifest::{Manifests, Pod};
 
 pub(super) use nodes::unborne;
-use nodes::{bound, labelled, numbered, shown};
+use nodes::{bound, labelled, numbered, reluctance, shown};
 use obstacle::Obstacle;
 
 pub(super) use changes::{NodeChange, single_changes};
@@ -86,10 +86,13 @@ impl NodeChoice {
     fn wished(&mut self, pod: &Pod, manifests: &Manifests, world: &World) -> Vec<NodeIndex> {
         let wishes = (pod.node_labels.clone(), pod.tolerations.clone());
         let fresh = || {
-            numbered(world)
-                .filter(|(_, node)| labelled(node, pod) && unborne(&node.name, pod, manifests).is_empty())
-                .map(|(index, _)| index)
-                .collect()
+            let usable = |node: &Node| labelled(node, pod) && unborne(&node.name, pod, manifests).is_empty();
+            let usable = numbered(world).filter(|(_, node)| usable(node));
+            let mut ranked: Vec<(usize, NodeIndex)> =
+                usable.map(|(index, node)| (reluctance(&node.name, pod, manifests), index)).collect();
+            // Nodes of one rank stay in their own order.
+            ranked.sort_by_key(|(reluctance, _)| *reluctance);
+            ranked.into_iter().map(|(_, index)| index).collect()
         };
         self.by_wishes.entry(wishes).or_insert_with(fresh).clone()
     }

@@ -40,9 +40,7 @@ pub enum ConnectError {
         detail: String,
     },
     /// The kubeconfig lacks the context.
-    #[error(
-        "kubeconfig: found no context `{wanted}`, expected one of: {known}; name one of them after --cluster"
-    )]
+    #[error("kubeconfig: found no context `{wanted}`, expected one of: {known}; name one of them")]
     NoContext {
         /// Context as asked for.
         wanted: String,

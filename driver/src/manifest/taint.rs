@@ -13,7 +13,7 @@ pub(crate) const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
 const TAINTS_MAX: usize = 1_024;
 
-/// Reads the `spec` of a node; of it, what keeps Pods off.
+/// Reads the `spec` of a node; of it, what keeps Pods off, or makes the scheduler prefer other nodes.
 pub(super) fn of_node(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Vec<Taint> {
     let (mut taints, mut cordoned) = (Vec::new(), false);
     for entry in cx.entries(node, path) {
@@ -28,7 +28,6 @@ pub(super) fn of_node(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) ->
         let (key, value) = (CORDONED.to_owned(), String::new());
         taints.insert(0, Taint { key, value, effect: TaintEffect::NoSchedule });
     }
-    taints.retain(|t| matches!(t.effect, TaintEffect::NoSchedule | TaintEffect::NoExecute));
     taints
 }
 
@@ -170,7 +169,6 @@ fn effect_of(cx: &mut Context, node: &YamlNode<'_>, path: &Path<'_>) -> Option<T
     match cx.text(node, path)? {
         "NoSchedule" => Some(TaintEffect::NoSchedule),
         "NoExecute" => Some(TaintEffect::NoExecute),
-        // It only affects the scheduler's scoring, and excludes no Pod.
         other @ "PreferNoSchedule" => Some(TaintEffect::Other(other.to_owned())),
         other => {
             let expected = "expected NoSchedule, PreferNoSchedule or NoExecute";

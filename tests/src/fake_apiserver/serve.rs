@@ -292,12 +292,13 @@ fn selected(state: &State, target: &Target) -> Vec<Value> {
     objects
 }
 
-/// Whether an object passes `path=value,path=value`.
+/// Whether an object passes `path=value,path!=value`.
 fn passes(object: &Value, selector: Option<&String>) -> bool {
     let terms = selector.into_iter().flat_map(|selector| selector.split(',')).filter(|term| !term.is_empty());
     terms.filter_map(|term| term.split_once('=')).all(|(path, value)| {
+        let (path, is_equal) = path.strip_suffix('!').map_or((path, true), |path| (path, false));
         let pointer = format!("/{}", path.replace('.', "/"));
-        object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default() == value
+        (object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default() == value) == is_equal
     })
 }
 

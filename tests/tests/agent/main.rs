@@ -19,6 +19,7 @@ mod kubelet_protocol;
 mod maintenance;
 mod metrics;
 mod nvidia_cards;
+mod order;
 mod orphans;
 mod other_drivers;
 mod policy;

@@ -19,10 +19,21 @@ pub(super) fn bound(node: &Node, pod: Option<&Pod>, fixed: &[&AllocationResult])
         && pod.and_then(|p| p.affinity.as_ref()).is_none_or(|s| s.matches(node))
 }
 
-/// The taints of a node that a Pod does not bear.
+/// The taints of a node that keep a Pod off, as it does not bear them.
 pub(in crate::cli) fn unborne<'m>(node: &str, pod: &Pod, manifests: &'m Manifests) -> Vec<&'m Taint> {
+    let hard = |taint: &&Taint| matches!(taint.effect, TaintEffect::NoSchedule | TaintEffect::NoExecute);
+    not_borne(node, pod, manifests).filter(hard).collect()
+}
+
+/// How many taints of a node make the scheduler prefer others for a Pod: those with effect `PreferNoSchedule` that it does not
+/// bear. Nodes with fewer come first.
+pub(super) fn reluctance(node: &str, pod: &Pod, manifests: &Manifests) -> usize {
+    not_borne(node, pod, manifests).filter(|taint| matches!(taint.effect, TaintEffect::Other(_))).count()
+}
+
+fn not_borne<'m>(node: &str, pod: &Pod, manifests: &'m Manifests) -> impl Iterator<Item = &'m Taint> {
     let taints = manifests.node_taints.get(node).into_iter().flatten();
-    taints.filter(|taint| !pod.tolerations.iter().any(|t| t.bears(taint))).collect()
+    taints.filter(|taint| !pod.tolerations.iter().any(|t| t.bears(taint)))
 }
 
 /// A taint as `kubectl taint` writes it.
