@@ -24,6 +24,8 @@ mod install;
 mod leftovers;
 #[path = "scenarios/migration.rs"]
 mod migration;
+#[path = "scenarios/order.rs"]
+mod order;
 #[path = "scenarios/partitions.rs"]
 mod partitions;
 #[path = "scenarios/quarters.rs"]

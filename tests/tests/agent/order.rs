@@ -164,12 +164,10 @@ fn plan_fills_nodes_in_the_order_that_is_set() {
         for (name, taints) in [("1xh100-80gb-sxm-0", 3), ("1xh100-80gb-sxm-1", 1)] {
             server.put(node(name, taints));
         }
-        let slices =
-            ran(["aliquot", "slices", "--node", "1xh100*2", "-o", "json"].map(OsString::from));
+        let slices = ran(["aliquot", "slices", "--node", "1xh100*2", "-o", "json"].map(OsString::from));
         let slices: Value = serde_json::from_str(&slices.out).unwrap();
         slices["items"].as_array().unwrap().iter().for_each(|slice| drop(server.put(slice.clone())));
-        let classes =
-            ran(["aliquot", "classes", "--node", "1xh100", "-o", "json"].map(OsString::from));
+        let classes = ran(["aliquot", "classes", "--node", "1xh100", "-o", "json"].map(OsString::from));
         let classes: Value = serde_json::from_str(&classes.out).unwrap();
         classes["items"].as_array().unwrap().iter().for_each(|class| drop(server.put(class.clone())));
         server.put(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
