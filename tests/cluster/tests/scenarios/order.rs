@@ -1,6 +1,6 @@
 //! Scenario: `aliquot order` and the real scheduler. Nodes without a kubelet, which decides nothing here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -47,7 +47,8 @@ fn publish(api: &Api) -> Vec<String> {
     for name in &nodes {
         let ready = json!({"type": "Ready", "status": "True", "reason": "Test", "message": "no kubelet"});
         let status = json!({"capacity": capacity, "allocatable": capacity, "conditions": [ready]});
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
+        let node = json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "status": status});
         api.create(NODES, &node).unwrap();
     }
     for slice in &slices {
@@ -63,8 +64,31 @@ fn publish(api: &Api) -> Vec<String> {
     nodes
 }
 
+/// How a Pod wishes to be spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spread {
+    /// Of no Service or Deployment: not at all.
+    Alone,
+    /// Of a Service: by the scheduler's default constraints.
+    ByDefault,
+    /// Of a Service, with the constraint of docs/user/packing.md in place of these.
+    Opposed,
+}
+
+impl Spread {
+    fn labels(self) -> Value {
+        if self == Self::Alone { json!({}) } else { json!({"app": "served"}) }
+    }
+
+    fn constraints(self) -> Value {
+        let none = json!({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"spread": "none"}}});
+        if self == Self::Opposed { json!([none]) } else { json!([]) }
+    }
+}
+
 /// Creates Pods with a quarter of a card each, one after the other; the nodes that the scheduler chooses.
-fn placed(api: &Api, count: usize) -> Vec<String> {
+fn placed(api: &Api, count: usize, spread: Spread) -> Vec<String> {
     let place = |number: usize| {
         let name = format!("pod-{number}");
         api.create(
@@ -76,8 +100,9 @@ fn placed(api: &Api, count: usize) -> Vec<String> {
         .unwrap();
         api.create(
             PODS,
-            &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": spread.labels()},
                 "spec": {"resourceClaims": [{"name": "c", "resourceClaimName": name}],
+                    "topologySpreadConstraints": spread.constraints(),
                     "containers": [{"name": "main", "image": "localhost/none:1",
                         "resources": {"claims": [{"name": "c"}], "requests": {"cpu": "1"}}}]}}),
         )
@@ -122,20 +147,35 @@ fn scheduler_fills_nodes_in_the_order_that_is_set() {
     let (api, kubeconfig) = (cluster.api(), Some(cluster.client().kubeconfig()));
     let nodes = publish(api);
 
-    let spread = placed(api, CARDS);
-    let used = |nodes: &[String]| nodes.iter().collect::<std::collections::BTreeSet<_>>().len();
-    assert_eq!(used(&spread), CARDS, "without an order each Pod goes to another node: {spread:?}");
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "served"},
+        "spec": {"selector": {"app": "served"}, "ports": [{"port": 80}]}});
+    api.create("/api/v1/namespaces/default/services", &service).unwrap();
+    let used = |nodes: &[String]| nodes.iter().collect::<BTreeSet<_>>().len();
+
+    let before = placed(api, CARDS, Spread::Alone);
+    assert_eq!(used(&before), CARDS, "without an order each Pod goes to another node: {before:?}");
     remove(api, CARDS);
 
     let told = said(&["aliquot", "order", "--set"], kubeconfig);
     let expected: BTreeMap<String, usize> = nodes.iter().cloned().zip(1..).collect();
     assert_eq!(ranks(api), expected, "{told}");
-    let packed = placed(api, CARDS * SHARES);
     let filled: Vec<String> =
         nodes.iter().flat_map(|node| std::iter::repeat_n(node.clone(), SHARES)).collect();
-    assert_eq!(packed, filled, "each node is full before the next one is used");
+    for spread in [Spread::Alone, Spread::Opposed] {
+        let packed = placed(api, CARDS * SHARES, spread);
+        assert_eq!(packed, filled, "{spread:?}: each node is full before the next one is used");
+        remove(api, CARDS * SHARES);
+    }
+    // The limit of an order that the page names.
+    let served = placed(api, CARDS, Spread::ByDefault);
+    assert!(used(&served) > 1, "the default constraints do not outweigh an order any more: {served:?}");
+    remove(api, CARDS);
 
     said(&["aliquot", "order", "--clear"], kubeconfig);
     assert!(ranks(api).values().all(|taints| *taints == 0));
-    println!("order: {} Pods on {} nodes without, {} with", CARDS, used(&spread), used(&packed[..CARDS]));
+    println!(
+        "order: {CARDS} Pods on {} nodes without, on 1 with; of a Service on {}",
+        used(&before),
+        used(&served)
+    );
 }
