@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Duration;
 
-use aliquot_cluster::{Api, Scope};
+use aliquot_cluster::{Api, Cluster, Scope};
 use aliquot_tests::command_line::{Ran, ran};
 use serde_json::{Value, json};
 
+use crate::stage::checkout;
 use crate::world::{Turn, World, needs_own};
 
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
@@ -171,6 +172,7 @@ fn scheduler_fills_nodes_in_the_order_that_is_set() {
     assert!(used(&served) > 1, "the default constraints do not outweigh an order any more: {served:?}");
     remove(api, CARDS);
 
+    as_the_charts_account(&cluster, &nodes);
     said(&["aliquot", "order", "--clear"], kubeconfig);
     assert!(ranks(api).values().all(|taints| *taints == 0));
     println!(
@@ -178,4 +180,49 @@ fn scheduler_fills_nodes_in_the_order_that_is_set() {
         used(&before),
         used(&served)
     );
+}
+
+/// The account of the chart's CronJob may set an order, and write nothing else of a node.
+fn as_the_charts_account(cluster: &Cluster, nodes: &[String]) {
+    const ACCOUNT: &str = "system:serviceaccount:aliquot:aliquot-order";
+    let client = cluster.client();
+    let chart = std::fs::read_to_string(checkout("tests/golden/chart/all.yaml")).unwrap();
+    let is_of_account =
+        |object: &&str| object.contains("\n  name: aliquot-order\n") && !object.contains("kind: CronJob");
+    let objects: Vec<&str> = chart.split("\n---\n").filter(is_of_account).collect();
+    assert_eq!(objects.len(), 5, "account, role, binding, policy and its binding");
+    client.kubectl(&["create", "namespace", "aliquot"], "").unwrap();
+    client.kubectl(&["apply", "-f", "-"], &objects.join("\n---\n")).unwrap();
+
+    let directory = tempfile::TempDir::new().unwrap();
+    let mut config: Value =
+        serde_json::from_str(&std::fs::read_to_string(client.kubeconfig()).unwrap()).unwrap();
+    config["users"][0]["user"]["as"] = json!(ACCOUNT);
+    let file = directory.path().join("kubeconfig");
+    std::fs::write(&file, config.to_string()).unwrap();
+    said(&["aliquot", "order", "--clear"], Some(&file));
+    assert!(ranks(cluster.api()).values().all(|taints| *taints == 0));
+    said(&["aliquot", "order", "--set"], Some(&file));
+    assert!(ranks(cluster.api()).values().all(|taints| *taints > 0));
+
+    for patch in [
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"annotations": {"a": "b"}}}),
+        json!({"spec": {"unschedulable": true}}),
+        json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}),
+        json!({"spec": {"taints": [{"key": "order.aliquot.dev/1", "effect": "NoExecute"}]}}),
+    ] {
+        let (patch, who) = (patch.to_string(), format!("--as={ACCOUNT}"));
+        let words = ["patch", "node", &nodes[0], "--type=merge", "-p", &patch, &who];
+        // A policy is in force some moments after it was created.
+        let refused = (0..50).any(|_| {
+            let output = client.kubectl_output(&[&words[..], &["--dry-run=server"]].concat(), "").unwrap();
+            let is_refused = output.err.contains("packing order");
+            if !is_refused {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            is_refused
+        });
+        assert!(refused, "{patch}");
+    }
 }
