@@ -28,6 +28,7 @@ mod input;
 mod layouts;
 mod leftovers;
 mod machine_args;
+mod man;
 mod manual;
 mod node_args;
 mod node_choice;
@@ -46,10 +47,12 @@ mod slices;
 mod state;
 mod stop;
 mod top;
+mod version;
 mod words;
 mod workload;
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -116,6 +119,8 @@ enum Command {
         /// Shell to print it for
         shell: clap_complete::Shell,
     },
+    Man(man::Args),
+    Version(version::Args),
 }
 
 /// Whether these arguments are those of a program that uses a card as any tenant does. `args` begins with the name of the program.
@@ -150,12 +155,22 @@ pub fn run(args: impl IntoIterator<Item = OsString>, terminal: &mut Terminal<'_>
 }
 
 fn parse(args: &[OsString], screen: RedrawMode) -> Result<Cli, clap::Error> {
-    let mut command = Cli::command();
+    let mut command = named_as(Cli::command(), args);
     if screen == RedrawMode::None {
         command = command.term_width(COLUMNS_ELSEWHERE);
     }
     let matches = command.try_get_matches_from_mut(args).map_err(without_values).map_err(words::with_tip)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// As a plugin of kubectl, the program is named as its user called it.
+fn named_as(command: clap::Command, args: &[OsString]) -> clap::Command {
+    let called = args.first().map(Path::new).and_then(Path::file_name);
+    if called.is_some_and(|name| name == "kubectl-aliquot") {
+        command.bin_name("kubectl aliquot")
+    } else {
+        command
+    }
 }
 
 /// No value begins like an option here: to pass one as such would make it the command of a run.
@@ -213,6 +228,8 @@ fn dispatch(command: Command, terminal: &mut Terminal<'_>) -> Result<CommandAnsw
             terminal.out.write_all(&script)?;
             Ok(CommandAnswer::Yes)
         }
+        Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Version(args) => version::run(&args, terminal),
     }
 }
 

@@ -28,6 +28,9 @@ pub static SIMULATED_DCMI: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lib
 /// Name under which the shim is installed.
 pub const SHIM_NAME: &str = "libaliquot.so";
 
+/// What the shim's content is called, as in the directory it is installed in.
+pub const SHIM_CONTENT: &str = env!("ALIQUOT_SHIM_ID");
+
 /// Version and content of the shim.
 const SHIM_DIR: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("ALIQUOT_SHIM_ID"));
 /// Version and content of the simulated libraries.

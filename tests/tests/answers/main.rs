@@ -10,6 +10,7 @@ mod memory;
 mod node_files;
 mod offered;
 mod policies;
+mod program;
 mod published;
 mod quantities;
 mod selectors;

@@ -44,6 +44,7 @@ pub(super) const ARROWS: &[(&str, &[&str], &[&str])] = &[
             "axum",
             "clap",
             "clap_complete",
+            "clap_mangen",
             "comfy-table",
             "crc32c",
             "flate2",
