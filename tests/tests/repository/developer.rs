@@ -28,8 +28,8 @@ fn run_of_an_unknown_step_lists_the_steps() {
     assert_eq!(code, Some(2), "{said}");
     assert_eq!(
         said,
-        "tests/run: there is no step \"lint\"; steps are: format lints advisories judge aarch64 glibc tests cluster docs \
-         benches fuzz demo, or quick [CRATE...]\n"
+        "tests/run: there is no step \"lint\"; steps are: format lints advisories judge aarch64 glibc release tests \
+         cluster docs benches fuzz demo, or quick [CRATE...]\n"
     );
 }
 

@@ -3,5 +3,6 @@
 mod developer;
 mod documents;
 mod gpu_suite;
+mod packages;
 mod symbols;
 mod tidy;
