@@ -117,6 +117,26 @@ fn rendered(helm: &Path, values: &Path) -> Output {
     Command::new(helm).arg(root().join("deploy/helm/aliquot")).arg(values).output().unwrap()
 }
 
+#[test]
+fn packed_chart_renders_as_the_chart_of_the_checkout() {
+    let Some(release) = std::env::var_os("ALIQUOT_RELEASE").map(PathBuf::from) else {
+        return println!("stood aside: ALIQUOT_RELEASE does not name what deploy/release made");
+    };
+    let Some(helm) = helm() else { return };
+    let packed = release.join(format!("aliquot-chart-{}.tgz", env!("CARGO_PKG_VERSION")));
+    let manifests = |chart: &Path| {
+        let output = Command::new(&helm).arg(chart).output().unwrap();
+        assert!(output.status.success(), "{}: {output:?}", chart.display());
+        output.stdout
+    };
+    assert!(manifests(&packed) == manifests(&root().join("deploy/helm/aliquot")), "{}", packed.display());
+    // Its schema came along.
+    let values = tempfile::NamedTempFile::new().unwrap();
+    fs::write(values.path(), "metricsPort: true").unwrap();
+    let refused = Command::new(&helm).arg(&packed).arg(values.path()).output().unwrap();
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("metricsPort"));
+}
+
 /// Why the chart refuses values, which are JSON; `None`: it takes them.
 fn refusal(helm: &Path, values: &Value) -> Option<String> {
     let file = tempfile::NamedTempFile::new().unwrap();

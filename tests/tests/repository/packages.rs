@@ -106,6 +106,29 @@ fn packages_hold_no_path_of_the_machine_that_made_them() {
     }
 }
 
+/// krew unpacks the files that the manifest names, and links the program as `kubectl-aliquot`.
+#[test]
+fn manifest_for_krew_names_the_tarball_and_its_files() {
+    let Some(release) = release() else { return };
+    let manifest = fs::read_to_string(release.join("aliquot-krew.yaml")).unwrap();
+    let tarball = package(&release, "-linux.tar.gz").unwrap();
+    let sums = fs::read_to_string(release.join("SHA256SUMS")).unwrap();
+    let name = tarball.file_name().unwrap().to_str().unwrap();
+    let sum = sums.lines().find_map(|line| line.strip_suffix(name)).unwrap().trim();
+    let value = |key: &str| manifest.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap();
+    assert!(value("uri: ").ends_with(name), "{manifest}");
+    assert_eq!(value("sha256: "), sum);
+    assert_eq!(value("version: "), concat!("v", env!("CARGO_PKG_VERSION")));
+    let listed = done(Command::new("tar").arg("-tzf").arg(&tarball));
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let files: Vec<&str> =
+        manifest.lines().filter_map(|line| line.split("from: \"").nth(1)?.split('"').next()).collect();
+    assert!(files.iter().any(|file| file.ends_with(&format!("/{}", value("bin: ")))), "{files:?}");
+    for file in files {
+        assert!(listed.lines().any(|line| line == file), "{file} is not in {name}");
+    }
+}
+
 /// A package, installed, used and removed on a copy of this machine.
 fn install_on_a_copy(kind: &str) {
     let Some(release) = release() else { return };
