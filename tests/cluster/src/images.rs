@@ -1,4 +1,4 @@
-//! Container images made from files of this machine, as OCI archives.
+//! Container images as archives: made from files of this machine, or the one that `deploy/image` makes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,15 +20,84 @@ const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// The first process of a container gets no signal that it does not ask for.
 const UNTIL_SIGTERM: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
 
+/// What a cluster imports.
+#[derive(Debug)]
+pub enum Image {
+    /// One layer of files of this machine.
+    Made(MadeImage),
+    /// An archive that `deploy/image` made.
+    Archive(PathBuf),
+}
+
 /// An image of one layer.
 #[derive(Debug)]
-pub struct Image {
+pub struct MadeImage {
     name: String,
     entrypoint: Vec<String>,
     root: TempDir,
 }
 
 impl Image {
+    /// See [`MadeImage::busybox`].
+    ///
+    /// # Errors
+    /// [`ClusterError::Missing`] without a busybox.
+    pub fn busybox(name: &str, entrypoint: &[&str]) -> Result<Self, ClusterError> {
+        MadeImage::busybox(name, entrypoint).map(Self::Made)
+    }
+
+    /// See [`MadeImage::tenant`].
+    ///
+    /// # Errors
+    /// [`ClusterError::Missing`] without a busybox, [`ClusterError::Failed`] without a C compiler.
+    pub fn tenant(name: &str, aliquot: &Path) -> Result<Self, ClusterError> {
+        MadeImage::tenant(name, aliquot).map(Self::Made)
+    }
+
+    /// The image that users install, named [`AGENT_IMAGE`](crate::AGENT_IMAGE): of the directory that `ALIQUOT_RELEASE` names,
+    /// or made of `aliquot` now, below `directory`.
+    ///
+    /// # Errors
+    /// [`ClusterError::Missing`]: this machine cannot make it.
+    pub fn agent(aliquot: &Path, directory: &Path) -> Result<Self, ClusterError> {
+        let (architecture, name) =
+            if cfg!(target_arch = "aarch64") { ("aarch64", "arm64") } else { ("x86_64", "amd64") };
+        let file = format!("aliquot-image-{}-{name}.tar", env!("CARGO_PKG_VERSION"));
+        if let Some(release) = std::env::var_os("ALIQUOT_RELEASE") {
+            let archive = Path::new(&release).join(&file);
+            if archive.exists() {
+                return Ok(Self::Archive(archive));
+            }
+        }
+        let archive = directory.join(file);
+        let maker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/image");
+        let mut make = Command::new(&maker);
+        let made = make.arg(aliquot).arg(architecture).arg(&archive).output();
+        let made = made.map_err(|error| ClusterError::failed("deploy/image", error))?;
+        let said = String::from_utf8_lossy(&made.stderr);
+        match made.status.code() {
+            Some(0) => Ok(Self::Archive(archive)),
+            Some(4) => Err(ClusterError::Missing(said.lines().last().unwrap_or_default().to_owned())),
+            _ => Err(ClusterError::failed("deploy/image", said)),
+        }
+    }
+
+    /// Writes the archive, as `ctr images import` and `kind load image-archive` read it.
+    ///
+    /// # Errors
+    /// `tar` or `sha256sum` fails, or the archive cannot be copied.
+    pub fn write(&self, archive: &Path) -> Result<(), ClusterError> {
+        match self {
+            Self::Made(image) => image.write(archive),
+            Self::Archive(file) if file == archive => Ok(()),
+            Self::Archive(file) => {
+                fs::copy(file, archive).map(drop).map_err(|error| ClusterError::file(file, &error))
+            }
+        }
+    }
+}
+
+impl MadeImage {
     /// A static busybox with all its commands. A name that begins with `localhost/` is looked up nowhere else.
     ///
     /// # Errors
@@ -69,16 +138,6 @@ impl Image {
         output(Command::new("cc").arg("-o").arg(&program).arg(source).arg("-ldl"))?;
         image.program(&program, "/bin/tenant")?;
         image.libraries_of(aliquot)?;
-        Ok(image)
-    }
-
-    /// A busybox with the agent `aliquot`, as `deploy/Dockerfile` names it.
-    ///
-    /// # Errors
-    /// [`ClusterError::Missing`] without a busybox.
-    pub fn agent(name: &str, aliquot: &Path) -> Result<Self, ClusterError> {
-        let image = Self::busybox(name, &["/usr/bin/aliquot"])?;
-        image.program(aliquot, "/usr/bin/aliquot")?;
         Ok(image)
     }
 

@@ -32,7 +32,7 @@ pub use client::Client;
 pub use cluster::{Cluster, Options, Scope};
 pub use demo::{AGENT_IMAGE, EXAMPLE_IMAGE, install_examples, show, start_agent};
 pub use error::ClusterError;
-pub use images::Image;
+pub use images::{Image, MadeImage};
 pub use init::{hold, serve_namespace};
 pub use namespace::Namespace;
 pub use parts::Parts;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use aliquot_cluster::{
-    AGENT_IMAGE, Cluster, ClusterError, EXAMPLE_IMAGE, Image, Name, Options, Parts, Place, Scope, start_agent,
+    Cluster, ClusterError, EXAMPLE_IMAGE, Image, Name, Options, Parts, Place, Scope, start_agent,
 };
 use clap::{Parser, Subcommand};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -112,7 +112,7 @@ fn failed(object: &str, message: impl ToString) -> ClusterError {
 fn write_images(agent: &Path, directory: &Path) -> Result<(), ClusterError> {
     fs::create_dir_all(directory).map_err(|error| failed(&directory.display().to_string(), error))?;
     let images = [
-        ("aliquot.tar", Image::agent(AGENT_IMAGE, agent)?),
+        ("aliquot.tar", Image::agent(agent, directory)?),
         ("tenant.tar", Image::tenant(EXAMPLE_IMAGE, agent)?),
     ];
     for (file, image) in images {

@@ -155,6 +155,91 @@ fn rpm_is_installed_used_and_removed() {
     install_on_a_copy("rpm");
 }
 
+/// podman with storage of its own, in a mount namespace, where no container may raise limits. crun does not run where a
+/// version 2 hierarchy of cgroups is inside a version 1 one; the container needs none, so they are covered.
+const PODMAN: &str = r#"
+own=$1; archive=$2
+[ ! -d /sys/fs/cgroup/unified ] || mount -t tmpfs none /sys/fs/cgroup
+contained() {
+  podman --root "$own/root" --runroot "$own/run" --tmpdir "$own/tmp" --storage-driver vfs --events-backend none \
+    --cgroup-manager cgroupfs --runtime crun "$@"
+}
+contained load --quiet --input "$archive" >/dev/null
+image=$(contained images --format '{{.Repository}}:{{.Tag}}')
+run() {
+  contained run --rm --cgroups disabled --network none --log-driver none --read-only --security-opt seccomp=unconfined \
+    --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 "$@"
+}
+set -e
+contained image inspect --format '{{json .Labels}}' "$image"
+contained image inspect --format '{{len .RootFS.Layers}}' "$image"
+run "$image" version -o json | tr -d '\n'; echo
+run "$image" devices --node mixed >/dev/null
+if run --entrypoint /bin/sh "$image" -c true 2>/dev/null; then echo "there is a shell"; exit 1; fi
+"#;
+
+#[test]
+fn image_runs_commands_without_rights_and_a_shell() {
+    let Some(release) = release() else { return };
+    let Some(archive) = image(&release) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut podman = Command::new("unshare");
+    podman.args(["--mount", "--", "bash", "-c", PODMAN, "podman"]).arg(dir.path()).arg(&archive);
+    let output = podman.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("unshare failed") {
+        return println!("stood aside: only root has a mount namespace here: {errors}");
+    }
+    assert!(output.status.success(), "{said}{errors}");
+    let lines: Vec<&str> = said.lines().collect();
+    let [labels, layers, version] = lines[..] else { unreachable!("{said}") };
+    let labels: Value = serde_json::from_str(labels).unwrap();
+    assert_eq!(labels["org.opencontainers.image.version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(labels["org.opencontainers.image.revision"].as_str().map(str::len), Some(40), "{labels}");
+    assert_eq!(layers, "2", "the base, and one layer with the program");
+    let version: Value = serde_json::from_str(version).unwrap();
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn image_has_nothing_that_runs_but_the_program_and_its_loader() {
+    let Some(release) = release() else { return };
+    let Some(archive) = image(&release) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    done(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(dir.path()));
+    let manifest = fs::read_to_string(dir.path().join("manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
+    let mut programs = BTreeSet::new();
+    let mut bytes = Vec::new();
+    for layer in manifest[0]["Layers"].as_array().unwrap() {
+        let layer = dir.path().join(layer.as_str().unwrap());
+        bytes.push(fs::metadata(&layer).unwrap().len());
+        let listed = done(Command::new("tar").arg("-tvf").arg(layer)).stdout;
+        for line in String::from_utf8(listed).unwrap().lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if words[0].starts_with('-') && words[0].contains('x') {
+                programs.insert(words[5].rsplit('/').next().unwrap().to_owned());
+            }
+        }
+    }
+    // The C library prints its version if it is run.
+    let loader = if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
+    let expected = ["aliquot", "libc.so.6", loader].map(str::to_owned);
+    assert_eq!(programs, BTreeSet::from(expected));
+    assert!(bytes[0] < 12 << 20, "the base has {} bytes", bytes[0]);
+}
+
+/// The image of this processor, or none, which is said.
+fn image(release: &Path) -> Option<PathBuf> {
+    let name = if cfg!(target_arch = "aarch64") { "arm64.tar" } else { "amd64.tar" };
+    let archive = package(release, name);
+    if archive.is_none() {
+        println!("stood aside: deploy/release could make no image here");
+    }
+    archive
+}
+
 #[test]
 fn list_of_contents_has_each_linked_crate_with_its_checksum() {
     let Some(release) = release() else { return };

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::{Api, ApiError, Image, Namespace};
+use aliquot_cluster::{AGENT_IMAGE, Api, ApiError, Image, Namespace};
 use serde_json::{Value, json};
 
 use crate::install::{Installed, Manifest, NAMESPACE};
@@ -12,7 +12,6 @@ use crate::shares::share;
 use crate::stage::{PATIENCE, SLICES, Stage, built, pod, template};
 use crate::world::needs_own;
 
-pub(crate) const IMAGE: &str = "localhost/aliquot:0.1.0";
 const MEMORY: u64 = 2 << 30;
 const BINDING: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/aliquot-resourceslices";
@@ -22,7 +21,7 @@ const BINDING: &str =
 pub(crate) fn manifest(stage: &Stage) -> Manifest {
     let mut manifest = Manifest::without_classes(stage.client());
     let (host, port) = stage.cluster().server();
-    manifest.set_image(IMAGE);
+    manifest.set_image(AGENT_IMAGE);
     manifest.set_variable("KUBERNETES_SERVICE_HOST", &host);
     manifest.set_variable("KUBERNETES_SERVICE_PORT", &port);
     manifest.pod_spec()["hostNetwork"] = json!(true);
@@ -30,8 +29,9 @@ pub(crate) fn manifest(stage: &Stage) -> Manifest {
     manifest
 }
 
-pub(crate) fn agent_image() -> Image {
-    Image::agent(IMAGE, &built("aliquot")).unwrap()
+/// What users install: the base with glibc and nothing else that runs, and the program.
+pub(crate) fn agent_image(stage: &Stage) -> Image {
+    Image::agent(&built("aliquot"), &stage.cluster().place().path("")).unwrap()
 }
 
 /// The API server with the rights of the agent's Pod: a token that is bound to it, as the kubelet mounts it.
@@ -75,7 +75,7 @@ fn installed_agent_serves_pods_and_its_own_node_alone() {
         return;
     }
     let Some(stage) = Stage::empty("daemonset") else { return };
-    stage.cluster().import(&agent_image()).unwrap();
+    stage.cluster().import(&agent_image(&stage)).unwrap();
     let mut manifest = manifest(&stage);
     manifest.set_variable("ALIQUOT_NODE", "t4-2");
     let installed = Installed::new(stage.client(), &manifest);

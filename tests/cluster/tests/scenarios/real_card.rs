@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use aliquot_cluster::{EXAMPLE_IMAGE, Image, Namespace};
+use aliquot_cluster::{EXAMPLE_IMAGE, Image, MadeImage, Namespace};
 use aliquot_driver::hardware::vendors::{DriverFiles, HostRoots};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -51,12 +51,12 @@ fn image(driver: &DriverFiles) -> Image {
     let probe = directory.path().join("probe");
     let linked = Command::new(checkout("tests/gpu/link")).arg(&probe).status().unwrap();
     assert!(linked.success(), "tests/gpu/link: found {linked}, expected success");
-    let image = Image::tenant(IMAGE, &built("aliquot")).unwrap();
+    let image = MadeImage::tenant(IMAGE, &built("aliquot")).unwrap();
     image.program(&probe, "/bin/probe").unwrap();
     for library in [driver.compute.as_ref().unwrap(), &driver.management] {
         image.libraries_of(library).unwrap();
     }
-    image
+    Image::Made(image)
 }
 
 /// A Pod of the probe's image with a claim.
