@@ -140,6 +140,9 @@ async fn claims_are_prepared_and_given_back() {
     assert_eq!(status.len(), 2);
     let conditions: Vec<_> = status[0].conditions.iter().map(|c| (c.kind, c.status)).collect();
     assert_eq!(conditions, [("Ready", Truth::True), ("Enforced", Truth::Unknown)]);
+    // Of the share what it names, of the partition what its profile has.
+    let cores: Vec<_> = status.iter().map(|device| device.data["coresPercent"].as_u64()).collect();
+    assert_eq!(cores, [Some(20), Some(12)]);
     let twice = bench.plugin.prepare(&[named[0], named[1], named[0], ("test", "claim-b", "a")]).await;
     assert_eq!(twice, answer, "one entry for each UID, from its first place in the call");
     for uid in ["a", "b", "a", "never"] {
