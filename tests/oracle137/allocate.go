@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
@@ -109,30 +108,12 @@ func allocate(req *request) (*answer, error) {
 
 // state is what allocated claims hold.
 func state(allocated []*resourcev1.ResourceClaim) (structured.AllocatedState, error) {
-	held := structured.AllocatedState{
-		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-	}
+	held := newState()
 	for i, claim := range allocated {
 		if claim.Status.Allocation == nil {
 			return held, fmt.Errorf("allocated[%d]: claim %q has no status.allocation", i, claim.Name)
 		}
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			// Administrative access holds nothing.
-			if result.AdminAccess != nil && *result.AdminAccess {
-				continue
-			}
-			device := structured.MakeDeviceID(result.Driver, result.Pool, result.Device)
-			if result.ShareID == nil {
-				held.AllocatedDevices.Insert(device)
-				continue
-			}
-			held.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(device, result.ShareID))
-			if result.ConsumedCapacity != nil {
-				held.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(device, result.ConsumedCapacity))
-			}
-		}
+		hold(&held, claim.Status.Allocation)
 	}
 	return held, nil
 }

@@ -2,7 +2,7 @@
 // what the structured allocator of Kubernetes 1.37 does.
 //
 // It is a filter with the protocol of the first judge (../oracle/README.md), and
-// knows the operation "allocate" alone. The allocator of
+// knows the operations "allocate" and "fill" alone. The allocator of
 // k8s.io/dynamic-resource-allocation is called as the scheduler's plugin calls
 // it, with the features that a 1.37 scheduler has by default. Nothing is decided
 // here.
@@ -74,10 +74,16 @@ func answerTo(line []byte) (answer []byte) {
 	if err := json.Unmarshal(line, &req); err != nil {
 		return encode(fatal{req.ID, err.Error()})
 	}
-	if req.Op != "allocate" {
-		return encode(fatal{req.ID, fmt.Sprintf("op: %q is unknown, expected allocate", req.Op)})
+	var result any
+	var err error
+	switch req.Op {
+	case "allocate":
+		result, err = allocate(&req)
+	case "fill":
+		result, err = fill(&req)
+	default:
+		err = fmt.Errorf("op: %q is unknown, expected allocate or fill", req.Op)
 	}
-	result, err := allocate(&req)
 	if err != nil {
 		return encode(fatal{req.ID, err.Error()})
 	}
