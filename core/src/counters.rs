@@ -14,11 +14,17 @@
 //!
 //! Dropping a counter only ever makes more sets fit, so a witness stays one to the end: no counter of the result can
 //! be left out. The search is bounded; where the bound bites, the counter stays, which is always right.
+//!
+//! [`most_memory`] is the most memory that such sets take: what a counter of memory needs to bind nothing.
+
+mod memory;
 
 use std::collections::BTreeMap;
 
 use crate::id::CounterName;
 use crate::partition::{CounterVector, Part, PartitionTable};
+
+pub use memory::most_memory;
 
 /// Steps of one search; the embedded models need a few thousand. It stops a table built to be slow.
 const STEPS_MAX: u64 = 2_000_000;

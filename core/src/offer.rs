@@ -304,7 +304,7 @@ fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {
     let Surroundings { node, card, tables, server, evict } = *around;
     let facts = tables.facts(card).map(|(_, facts)| facts);
     let counters = match (chosen, facts) {
-        (ResolvedLayout::Dynamic(_), Some(facts)) => Some(CardCounters::of(card, &facts.counters)),
+        (ResolvedLayout::Dynamic(_), Some(facts)) => Some(CardCounters::of(card, facts)),
         _ => None,
     };
     let set = counters.as_ref().map(CardCounters::set);

@@ -34,6 +34,12 @@ impl Bytes {
         }
     }
 
+    /// Without what is less than a mebibyte: what is published, since Kubernetes rounds shares in whole steps.
+    #[must_use]
+    pub const fn whole_mib(self) -> Self {
+        Self(self.0 - self.0 % Self::MIB.0)
+    }
+
     /// As a Kubernetes quantity in binary form; amounts of 2^63 and more are capped.
     #[must_use]
     pub fn quantity(self) -> Quantity {

@@ -69,14 +69,18 @@ struct Exhaustive {
     all: Vec<Vec<u64>>,
     copy_of_the_one_before: Vec<bool>,
     all_totals: Vec<u64>,
+    memory: Vec<u64>,
     sets: u64,
+    /// Most memory of a set.
+    most: u64,
 }
 
 impl Exhaustive {
     fn new(table: &PartitionTable, binding: &BindingCounters) -> (Self, Vec<u64>) {
-        let mut vectors = vec![table.totals.clone()];
-        vectors.extend(table.partitions().map(|(t, p)| t.consumes.plus(&p.consumes).unwrap()));
-        vectors.sort();
+        let mut parts = vec![(table.totals.clone(), 0)];
+        parts.extend(table.partitions().map(|(t, p)| (t.consumes.plus(&p.consumes).unwrap(), t.memory.0)));
+        parts.sort();
+        let (vectors, memory): (Vec<CounterVector>, Vec<u64>) = parts.into_iter().unzip();
         let numbers = |v: &CounterVector, of: &CounterVector| -> Vec<u64> {
             of.iter().map(|(name, _)| v.get(name)).collect()
         };
@@ -84,16 +88,19 @@ impl Exhaustive {
             published: vectors.iter().map(|v| numbers(&binding.published(v), binding.totals())).collect(),
             all: vectors.iter().map(|v| numbers(v, &table.totals)).collect(),
             copy_of_the_one_before: (0..vectors.len())
-                .map(|i| i > 0 && vectors[i] == vectors[i - 1])
+                .map(|i| i > 0 && (&vectors[i], memory[i]) == (&vectors[i - 1], memory[i - 1]))
                 .collect(),
             all_totals: numbers(&table.totals, &table.totals),
+            memory,
             sets: 0,
+            most: 0,
         };
         (this, numbers(binding.totals(), binding.totals()))
     }
 
-    fn visit(&mut self, from: usize, room: &[u64], used: &[u64], last: Option<usize>) {
+    fn visit(&mut self, from: usize, room: &[u64], used: &[u64], memory: u64, last: Option<usize>) {
         self.sets += 1;
+        self.most = self.most.max(memory);
         for i in from..self.all.len() {
             if self.copy_of_the_one_before[i] && last != Some(i - 1) {
                 continue;
@@ -109,7 +116,7 @@ impl Exhaustive {
             let used: Vec<u64> = used.iter().zip(&self.all[i]).map(|(u, t)| u + t).collect();
             let fits = used.iter().zip(&self.all_totals).all(|(u, total)| u <= total);
             assert!(fits, "a set fits by the published counters alone: {used:?} of {:?}", self.all_totals);
-            self.visit(i + 1, &room, &used, Some(i));
+            self.visit(i + 1, &room, &used, memory + self.memory[i], Some(i));
         }
     }
 }
@@ -120,9 +127,40 @@ fn with_the_published_counters_exactly_the_same_sets_fit() {
         let binding = binding_counters(&table);
         let (mut exhaustive, room) = Exhaustive::new(&table, &binding);
         let nothing = vec![0; exhaustive.all_totals.len()];
-        exhaustive.visit(0, &room, &nothing, None);
+        exhaustive.visit(0, &room, &nothing, 0, None);
         assert!(exhaustive.sets > 5, "{model}: {}", exhaustive.sets);
+        assert_eq!(most_memory(&table, &binding), Some(Bytes(exhaustive.most)), "{model}");
     }
+}
+
+/// Tables of a few templates with amounts drawn small, so that sets are bound by everything in turn.
+#[test]
+fn most_memory_of_a_random_table_is_that_of_its_best_set() {
+    let mut seed = 0x5eed_u64;
+    let mut below = |bound: u64| {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (seed >> 33) % bound
+    };
+    let mut several = 0;
+    for round in 0..300 {
+        let consumes = (0..4).map(|_| {
+            let takes = [below(3), 1 + below(3), below(2)];
+            (CounterVector::new((0..).map(counter).zip(takes)), Bytes((1 + below(9)) << 20))
+        });
+        let templates: Vec<Template> = consumes
+            .enumerate()
+            .map(|(number, (consumes, memory))| Template { memory, ..template(number, consumes, 3) })
+            .collect();
+        let totals = CounterVector::new((0..).map(counter).zip([3 + below(3), 4 + below(3), 2 + below(3)]));
+        let table = PartitionTable { templates, totals };
+        let binding = binding_counters(&table);
+        let (mut exhaustive, room) = Exhaustive::new(&table, &binding);
+        let nothing = vec![0; exhaustive.all_totals.len()];
+        exhaustive.visit(0, &room, &nothing, 0, None);
+        assert_eq!(most_memory(&table, &binding), Some(Bytes(exhaustive.most)), "{round}: {table:?}");
+        several += usize::from(table.templates.iter().all(|t| t.memory.0 < exhaustive.most));
+    }
+    assert!(several > 200, "{several}");
 }
 
 #[test]
@@ -147,28 +185,36 @@ fn every_published_counter_has_a_set_that_only_it_forbids() {
     }
 }
 
-/// Twelve of the 24 alike fit by `c1`, and `c0` has room for as many; no sum shows it, only trying all of them does. Two
-/// more take of `c1` alone, so that it binds.
-fn slow_table() -> PartitionTable {
-    let counter = |i: u32| CounterName::new(format!("c{i}")).unwrap();
-    let alike = (0..24).map(|i| CounterVector::new([(counter(0), 100_000), (counter(1), 100_000 + i)]));
-    let more = (0..2).map(|_| CounterVector::new([(counter(1), 700_000)]));
-    let templates = alike.chain(more).enumerate().map(|(i, consumes)| Template {
-        name: TemplateName::new(format!("t{i}")).unwrap(),
+fn counter(number: usize) -> CounterName {
+    CounterName::new(format!("c{number}")).unwrap()
+}
+
+fn template(number: usize, consumes: CounterVector, placements: usize) -> Template {
+    let place = |number: usize| Placement {
+        name: PlacementName(number.to_string()),
+        consumes: CounterVector::default(),
+    };
+    Template {
+        name: TemplateName::new(format!("t{number}")).unwrap(),
         fraction: Fraction::WHOLE,
         isolation: Isolation::Hardware,
         memory: Bytes::MIB,
         cores: Cores::ALL,
         extra_capacity: BTreeMap::new(),
         consumes,
-        placements: vec![Placement {
-            name: PlacementName("0".to_owned()),
-            consumes: CounterVector::default(),
-        }],
+        placements: (0..placements).map(place).collect(),
         vendor_profile: None,
         aliases: Vec::new(),
         shareable: ShareSupport::No,
-    });
+    }
+}
+
+/// Twelve of the 24 alike fit by `c1`, and `c0` has room for as many; no sum shows it, only trying all of them does. Two
+/// more take of `c1` alone, so that it binds.
+fn slow_table() -> PartitionTable {
+    let alike = (0..24).map(|i| CounterVector::new([(counter(0), 100_000), (counter(1), 100_000 + i)]));
+    let more = (0..2).map(|_| CounterVector::new([(counter(1), 700_000)]));
+    let templates = alike.chain(more).enumerate().map(|(number, consumes)| template(number, consumes, 1));
     PartitionTable {
         templates: templates.collect(),
         totals: CounterVector::new([(counter(0), 1_249_000), (counter(1), 1_250_000)]),
@@ -184,4 +230,9 @@ fn a_table_built_to_be_slow_keeps_its_counters() {
         .map(|(name, _)| name.as_str())
         .collect();
     assert_eq!((binding.witnesses().len(), undecided), (2, vec!["c0"]));
+    // Where the search for memory ends at its bound too, there is room for everything.
+    assert!(most_memory(&slow_table(), &binding) >= Bytes::from_mib(12));
+    let mut free = slow_table();
+    free.templates[0].consumes = CounterVector::default();
+    assert_eq!(most_memory(&free, &binding_counters(&free)), None, "it fits beside the whole card");
 }

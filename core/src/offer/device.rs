@@ -147,7 +147,7 @@ impl<'a> Maker<'a> {
         let (memory, cores) = (template.memory, template.cores);
         let mut built = self.build(template.name.as_str(), &face, part, memory, cores);
         built.device.consumes =
-            self.setting.counters.as_ref().map(|c| c.consumption(&takes)).unwrap_or_default().into();
+            self.setting.counters.as_ref().map(|c| c.of_part(&takes, memory)).unwrap_or_default().into();
         built.offered.takes = takes;
         self.taint_if_occupied(&mut built);
         Some(built)
@@ -195,8 +195,7 @@ impl<'a> Maker<'a> {
         let mut device = Device::named(names::device_name(prefix, &face.hash));
         device.attributes = self.attributes.of_device(face, &mut self.problems).into();
         device.sharing = sharing;
-        // Kubernetes rounds to the grid in whole units, so the whole must lie on the grid as well.
-        let memory = Bytes(memory.0 - memory.0 % Bytes::MIB.0);
+        let memory = memory.whole_mib();
         device.capacity = BTreeMap::from([
             (CAPACITY_MEMORY.to_owned(), self.memory_capacity(&part, memory, sharing)),
             (CAPACITY_CORES.to_owned(), self.cores_capacity(&part, cores, sharing)),
@@ -220,7 +219,7 @@ impl<'a> Maker<'a> {
         if sharing == Sharing::Exclusive {
             return DeviceCapacity { value, policy: None };
         }
-        let within = |bytes: Bytes| Bytes(bytes.0 - bytes.0 % Bytes::MIB.0).min(memory);
+        let within = |bytes: Bytes| bytes.whole_mib().min(memory);
         // The API wants room for one step above the minimum.
         let min = within(self.setting.terms.memory_min).clamp(Bytes::MIB, Bytes(memory.0 - Bytes::MIB.0));
         let max = self.setting.terms.memory_max.map(|max| within(max).max(min)).filter(|max| *max < memory);

@@ -2,8 +2,9 @@
 
 use super::order::{self, TemplatePlacement};
 use crate::card::{Card, Inventory};
-use crate::counters::{BindingCounters, binding_counters};
+use crate::counters::{BindingCounters, binding_counters, most_memory};
 use crate::partition::PartitionTable;
+use crate::units::Bytes;
 
 /// The tables of a node and what follows from them.
 pub(super) struct Tables<'a> {
@@ -16,6 +17,8 @@ pub(super) struct TableFacts {
     pub(super) order: Vec<TemplatePlacement>,
     /// Counters that have to be published.
     pub(super) counters: BindingCounters,
+    /// Most memory that partitions which fit together take; `None`: there is no such amount.
+    pub(super) most_memory: Option<Bytes>,
 }
 
 impl<'a> Tables<'a> {
@@ -25,7 +28,8 @@ impl<'a> Tables<'a> {
             if !known.iter().any(|(other, _)| *other == table) {
                 let counters = binding_counters(table);
                 let order = order::order_by(table, counters.totals());
-                known.push((table, TableFacts { order, counters }));
+                let most_memory = most_memory(table, &counters);
+                known.push((table, TableFacts { order, counters, most_memory }));
             }
         }
         Self { known }

@@ -207,6 +207,7 @@ fn partitions_take_only_binding_counters_and_the_card_takes_all() {
         let set = sets.iter().flat_map(|s| &s.shared_counters).find(|s| s.name == takes.counter_set).unwrap();
         let whole = device.attributes["profile"] == AttributeValue::String("whole".to_owned());
         assert_eq!(takes.counters == set.counters, whole || device.name.starts_with("7g"), "{device:?}");
+        assert_eq!(takes.counters["memory"], device.capacity["memory"].value, "{device:?}");
         assert!(takes.counters.values().all(|amount| *amount > Quantity::ZERO));
     }
     let last = offers.slices.last().unwrap();

@@ -7,6 +7,7 @@ mod golden;
 mod infeasible;
 mod manifests;
 mod memory;
+mod memory_counter;
 mod node_files;
 mod offered;
 mod policies;

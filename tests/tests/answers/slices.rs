@@ -116,7 +116,7 @@ fn eight_h100_are_small_and_quick() {
     let bytes: usize = rendered.iter().map(String::len).sum();
     let devices: usize = offers.slices.iter().map(|slice| slice.devices.len()).sum();
     println!("{devices} devices, {bytes} bytes, {:?} in this build", start.elapsed());
-    assert!(bytes < 205 * 1_024, "{bytes} bytes");
+    assert!(bytes < 211 * 1_024, "{bytes} bytes");
 }
 
 /// Seeds and counts make the same slices on every machine.
