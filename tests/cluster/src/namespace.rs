@@ -53,6 +53,12 @@ impl<'a> Namespace<'a> {
         format!("/apis/resource.k8s.io/v1/namespaces/{}/{resource}", self.name)
     }
 
+    /// The path of a resource of batch work: `jobs`.
+    #[must_use]
+    pub fn batch(&self, resource: &str) -> String {
+        format!("/apis/batch/v1/namespaces/{}/{resource}", self.name)
+    }
+
     /// Runs kubectl in the namespace.
     ///
     /// # Errors

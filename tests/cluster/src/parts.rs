@@ -28,7 +28,20 @@ impl Parts {
         if let Some(directory) = std::env::var_os(PARTS_VARIABLE) {
             return Ok(Self { directory: directory.into() });
         }
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build");
+        Self::built_by("build")
+    }
+
+    /// Kueue, which is built where a scenario needs it: `kueue`, and its resources in `definitions.yaml`.
+    ///
+    /// # Errors
+    /// [`ClusterError::Missing`] if this machine cannot build it, [`ClusterError::Failed`] if the build fails.
+    pub fn find_kueue() -> Result<Self, ClusterError> {
+        Self::built_by("kueue/build")
+    }
+
+    /// What a script of this package builds, if it is not there yet.
+    fn built_by(script: &str) -> Result<Self, ClusterError> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
         let output = Command::new(&script)
             .stderr(Stdio::piped())
             .output()

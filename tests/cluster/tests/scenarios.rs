@@ -14,12 +14,16 @@ mod disruptions;
 mod examples;
 #[path = "scenarios/figures.rs"]
 mod figures;
+#[path = "scenarios/fleet.rs"]
+mod fleet;
 #[path = "scenarios/given.rs"]
 mod given;
 #[path = "scenarios/health.rs"]
 mod health;
 #[path = "scenarios/install.rs"]
 mod install;
+#[path = "scenarios/kueue.rs"]
+mod kueue;
 #[path = "scenarios/leftovers.rs"]
 mod leftovers;
 #[path = "scenarios/migration.rs"]
