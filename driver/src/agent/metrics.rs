@@ -5,16 +5,17 @@
 //! the prefix are those of HAMi's and NVIDIA's exporters. Cards, shares and claims are bounded by the hardware and the journal;
 //! no label holds an unbounded set.
 
+mod cards;
+mod shares;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use aliquot_core::card::{Card, Health};
+use aliquot_core::card::Card;
 use aliquot_core::disposition::Disposition;
-use aliquot_core::grant::Grant;
-use aliquot_core::partition::Part;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -28,7 +29,7 @@ use super::layouts::PolicyOutcome;
 use super::observe::ShareUse;
 use super::store::{HeldClaim, NodeView};
 use crate::kube::pod_names::PodNames;
-use crate::ports::{Publication, Truth};
+use crate::ports::Publication;
 
 /// Every family, as the text declares it; samples of counters end in `_total`.
 pub const NAMES: [&str; 29] = [
@@ -270,9 +271,9 @@ impl Metrics {
         let (claims, cards): (&[HeldClaim], &[Card]) =
             view.map_or((&[], &[]), |view| (&view.claims, &view.inventory.cards));
         self.pods.keep(&claims.iter().map(|claim| &claim.uid).collect::<BTreeSet<_>>());
-        of_claims(&mut registry, cards, claims, &self.pods);
-        of_cards(&mut registry, cards, claims);
-        of_uses(&mut registry, claims, uses, &self.pods);
+        shares::of_claims(&mut registry, cards, claims, &self.pods);
+        cards::of_cards(&mut registry, cards, claims);
+        shares::of_uses(&mut registry, claims, uses, &self.pods);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
@@ -310,100 +311,4 @@ fn whole(number: u64) -> i64 {
 
 fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn of_claims(registry: &mut Registry, cards: &[Card], held: &[HeldClaim], pods: &PodNames) {
-    let (claims, devices): (Gauge, Gauge) = Default::default();
-    claims.set(count(held.len()));
-    devices.set(count(held.iter().map(|claim| claim.grants.len()).sum()));
-    registry.register("dra_prepared_claims", "Claims in the journal", claims);
-    registry.register("dra_prepared_devices", "Devices and shares of these claims", devices);
-    let memory: Family<Labels, Gauge> = Family::default();
-    let cores: Family<Labels, Ratio> = Family::default();
-    for (claim, grant) in grants_of(held) {
-        let labels = share_labels(claim, grant, pods);
-        memory.get_or_create(&labels).set(whole(grant.memory.0));
-        let card = cards.iter().find(|card| card.uuid == grant.card);
-        let has = card.map_or(grant.cores, |card| grant.compute(card));
-        cores.get_or_create(&labels).set(f64::from(has.percent()) / 100.0);
-    }
-    registry.register("vgpu_memory_limit_bytes", "Memory granted", memory);
-    registry.register("vgpu_core_limit_ratio", "Compute granted, of the whole card", cores);
-}
-
-/// Every grant with its claim.
-fn grants_of(claims: &[HeldClaim]) -> impl Iterator<Item = (&HeldClaim, &Grant)> {
-    claims.iter().flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
-}
-
-fn of_uses(registry: &mut Registry, held: &[HeldClaim], uses: &[ShareUse], pods: &PodNames) {
-    type ByShare = Family<Labels, Gauge>;
-    let (used, throttled, enforced): (ByShare, ByShare, ByShare) = Default::default();
-    let denied: Family<Labels, Counter> = Family::default();
-    let seconds: Family<Labels, Counter<f64, AtomicU64>> = Family::default();
-    for (claim, grant) in grants_of(held) {
-        let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
-        let Some(one) = uses.iter().find(of_grant) else { continue };
-        let labels = share_labels(claim, grant, pods);
-        used.get_or_create(&labels).set(whole(one.used.0));
-        denied.get_or_create(&labels).inc_by(one.denied);
-        seconds.get_or_create(&labels).inc_by(Duration::from_nanos(one.device_nanos).as_secs_f64());
-        throttled.get_or_create(&labels).set(i64::from(one.throttled));
-        enforced.get_or_create(&labels).set(i64::from(one.enforcement.condition().0 == Truth::True));
-    }
-    registry.register("vgpu_memory_used_bytes", "Memory that the share's processes have reserved", used);
-    registry.register("vgpu_memory_denied", "Reservations refused since the claim was prepared", denied);
-    registry.register("vgpu_device_seconds", "Device time used since the claim was prepared", seconds);
-    registry.register("vgpu_throttled", "1: launches waited for their share at the last look", throttled);
-    registry.register("vgpu_enforced", "1: the limits were seen to hold", enforced);
-}
-
-fn share_labels(claim: &HeldClaim, grant: &Grant, pods: &PodNames) -> Labels {
-    let (namespace, name) = claim.name.split_once('/').unwrap_or(("", &claim.name));
-    let profile = match &grant.part {
-        Part::Partition { template, .. } => template.to_string(),
-        Part::Card | Part::Slot { .. } => String::new(),
-    };
-    vec![
-        ("UUID", grant.card.to_string()),
-        ("namespace", namespace.to_owned()),
-        ("pod", pods.of(&claim.uid)),
-        ("dra_claim_name", name.to_owned()),
-        ("dra_claim_request", grant.request.clone()),
-        ("dra_device_name", grant.device.device.clone()),
-        ("dra_pool_name", grant.device.pool.clone()),
-        ("dra_mig_profile", profile),
-    ]
-}
-
-fn of_cards(registry: &mut Registry, cards: &[Card], claims: &[HeldClaim]) {
-    type ByCard = Family<Labels, Gauge>;
-    let (limit, allocated, shared, healthy): (ByCard, ByCard, ByCard, ByCard) = Default::default();
-    let (cores, whole_card): (Family<Labels, Ratio>, Family<Labels, Ratio>) = Default::default();
-    for card in cards {
-        let labels = card_labels(card);
-        let grants = || claims.iter().flat_map(|claim| &claim.grants).filter(|grant| grant.card == card.uuid);
-        let memory = grants().fold(0_u64, |sum, grant| sum.saturating_add(grant.memory.0));
-        let percent: u32 = grants().map(|grant| u32::from(grant.compute(card).percent())).sum();
-        limit.get_or_create(&labels).set(whole(card.memory.0));
-        whole_card.get_or_create(&labels).set(1.0);
-        allocated.get_or_create(&labels).set(whole(memory));
-        cores.get_or_create(&labels).set(f64::from(percent) / 100.0);
-        shared.get_or_create(&labels).set(count(grants().count()));
-        healthy.get_or_create(&labels).set(i64::from(card.health == Health::Healthy));
-    }
-    registry.register("gpu_memory_limit_bytes", "Memory of the card", limit);
-    registry.register("gpu_memory_allocated_bytes", "Memory of the card that claims hold", allocated);
-    registry.register("gpu_core_limit_ratio", "Compute of the card: 1", whole_card);
-    registry.register("gpu_core_allocated_ratio", "Compute of the card that claims hold", cores);
-    registry.register("gpu_shared_count", "Devices and shares of the card that claims hold", shared);
-    registry.register("gpu_healthy", "1: the card takes new claims", healthy);
-}
-
-fn card_labels(card: &Card) -> Labels {
-    vec![
-        ("UUID", card.uuid.to_string()),
-        ("modelName", card.product_name.clone()),
-        ("gpu", card.index.to_string()),
-    ]
 }
