@@ -29,6 +29,7 @@
 //! [`crate::ports`] holds the contracts between those parts; each part is tested against them alone. A blocking call of the node
 //! runs off the reactor; nothing on the reactor waits for a disk or a device.
 
+pub mod card_figures;
 pub mod card_owners;
 pub mod composition;
 pub mod failure;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use aliquot_core::disposition::Disposition;
 use aliquot_core::dra::ResourceClaim;
+use aliquot_core::id::NodeName;
 use aliquot_core::offer::ServerVersion;
 use aliquot_core::orphans::Knowledge;
 use aliquot_driver::agent::card_owners::KubeletPlace;
@@ -377,6 +378,7 @@ impl RunningAgent {
         };
         let metrics = own_address();
         let config = AgentConfig {
+            node: NodeName::new("node-1").unwrap(),
             registry: kubelet.registry(),
             plugin: kubelet.plugin_dir(),
             pod: pod.map(str::to_owned),

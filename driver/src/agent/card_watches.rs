@@ -65,8 +65,8 @@ impl CardWatches {
         Self { cards, book, era, watches, recorded, trial: TRIAL, said }
     }
 
-    /// Watches every card that answers, and ends the loss of those that are proved to work.
-    pub(super) fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) {
+    /// Watches every card that answers, and ends the loss of those that are proved to work; returns what was noted of cards.
+    pub(super) fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> Notes {
         self.follow_driver();
         // Unreadable notes keep every card from new claims until a person clears them.
         let notes = self.book.notes(&self.era).unwrap_or_default();
@@ -81,6 +81,7 @@ impl CardWatches {
             self.watch(&card.uuid, &card.uuid, events);
             self.try_card(&card.uuid, &notes, node);
         }
+        notes
     }
 
     /// Watches a part that reports for itself; `visible` is the part's own UUID.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_core::id::NodeName;
 use nix::errno::Errno;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -42,6 +43,8 @@ const LAST_LOOK: Duration = Duration::from_secs(3);
 /// Where the agent meets the kubelet and its observers.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
+    /// Name of the Kubernetes node, a label of metrics.
+    pub node: NodeName,
     /// Directory of registration sockets.
     pub registry: PathBuf,
     /// Directory of the plugin.
@@ -99,12 +102,11 @@ pub async fn run(
     let (health, health_list) = watch::channel(Arc::new(Vec::new()));
     let (view, views) = watch::channel(None);
     let (uses, observed) = watch::channel(Arc::default());
-    let (own, owned) = watch::channel(None);
-    let (silence, silent) = watch::channel(None);
+    let (figures, of_cards) = watch::channel(Arc::default());
+    let ((own, owned), (silence, silent)) = (watch::channel(None), watch::channel(None));
     let (wanted, to_publish) = watch::channel(None);
-    let begins = parts.maintenance.as_ref().map(|parts| parts.begins.clone()).unwrap_or_default();
-    let (stage, stages) = watch::channel(begins);
-    let metrics = Arc::new(Metrics::new().with_pods(parts.pods).with_policy(&parts.policy));
+    let (stage, stages) = watch::channel(first_stage(parts.maintenance.as_ref()));
+    let metrics = Arc::new(metrics_of(config, parts.pods, &parts.policy));
     let probes = Probes {
         publication: parts.publication.clone(),
         registration: registration.clone(),
@@ -112,6 +114,7 @@ pub async fn run(
         views: views.clone(),
         silence: silent,
         uses: observed.clone(),
+        figures: of_cards,
         policy: parts.policy.refused.clone(),
         maintenance: stages.clone(),
         metrics: Arc::clone(&metrics),
@@ -142,7 +145,7 @@ pub async fn run(
         publication: parts.publication,
         maintenance: stages,
         stopped,
-        outputs: StateOutputs { desired: wanted, health, uses, view, silence },
+        outputs: StateOutputs { desired: wanted, health, uses, figures, view, silence },
         own,
         pace: config.pace,
     };
@@ -157,6 +160,16 @@ pub async fn run(
     let mut agent = RunningAgent { server, state };
     let ended = agent.serve(node, stop).await;
     agent.stop(ended, (&draining, &stopping), reporter).await
+}
+
+/// How far the maintenance of the node is at the start.
+fn first_stage(maintenance: Option<&MaintenanceParts>) -> MaintenanceStage {
+    maintenance.map(|parts| parts.begins.clone()).unwrap_or_default()
+}
+
+/// Counters, and what gauges are labelled with.
+fn metrics_of(config: &AgentConfig, pods: Arc<PodNames>, policy: &PolicyOutcome) -> Metrics {
+    Metrics::new().on_node(config.node.clone()).with_pods(pods).with_policy(policy)
 }
 
 /// What maintenance reads, of that which observers read.

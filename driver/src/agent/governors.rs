@@ -17,6 +17,7 @@ use aliquot_core::grant::Grant;
 use aliquot_core::id::CardUuid;
 use tokio::sync::Notify;
 
+use super::card_figures::{CardFigures, FigureReader};
 use super::card_watches::CardWatches;
 use super::observe::{DormantUses, GovernorReports, ReadShare, ShareUse};
 use super::store::{NodeStore, NodeView};
@@ -27,10 +28,19 @@ use crate::run::governor::{Governor, Scope, leader_locks};
 /// What governs the node's cards. Its calls block for a few milliseconds.
 pub trait CardsInUse: Send + 'static {
     /// Follows the cards and grants as they are now, and reads what they use.
-    fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> Vec<ShareUse>;
+    fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> ObservedUse;
 
     /// Notified after a card has reported something that was not known of it.
     fn recorded(&self) -> Arc<Notify>;
+}
+
+/// What grants and cards use, at one look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedUse {
+    /// Shares.
+    pub shares: Vec<ShareUse>,
+    /// Cards and partitions, as drivers report them.
+    pub cards: CardFigures,
 }
 
 /// Governors and watches of a node's cards.
@@ -41,6 +51,7 @@ pub struct Governors {
     running: BTreeMap<CardUuid, Governor>,
     watches: CardWatches,
     dormant: DormantUses,
+    figures: FigureReader,
 }
 
 /// A card of which shares are limited.
@@ -60,7 +71,9 @@ impl Governors {
     #[must_use]
     pub fn new(state: PathBuf, grants: PathBuf, cards: Arc<dyn Cards + Send + Sync>) -> Self {
         let watches = CardWatches::new(Arc::clone(&cards), &state);
-        Self { state, grants, cards, running: BTreeMap::new(), watches, dormant: DormantUses::default() }
+        let figures = FigureReader::new(grants.clone(), Arc::clone(&cards));
+        let dormant = DormantUses::default();
+        Self { state, grants, cards, running: BTreeMap::new(), watches, dormant, figures }
     }
 
     /// The same; a lost card is on trial for so long.
@@ -116,8 +129,8 @@ fn limited<'s>(shares: &'s [ReadShare<'_>]) -> BTreeMap<CardUuid, LimitedCard<'s
 }
 
 impl CardsInUse for Governors {
-    fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> Vec<ShareUse> {
-        self.watches.follow(view, node);
+    fn follow(&mut self, view: &NodeView, node: &dyn NodeStore) -> ObservedUse {
+        let notes = self.watches.follow(view, node);
         let shares = ReadShare::all(&self.grants, &view.claims);
         let limited = limited(&shares);
         self.running.retain(|visible, _| limited.contains_key(visible));
@@ -134,7 +147,8 @@ impl CardsInUse for Governors {
             unshimmed: self.running.values().flat_map(Governor::unshimmed).collect(),
             dormant: self.running.values().map(Governor::dormant).collect(),
         };
-        self.dormant.observe(&shares, &reports)
+        let shares = self.dormant.observe(&shares, &reports);
+        ObservedUse { shares, cards: self.figures.read(view, &notes) }
     }
 
     fn recorded(&self) -> Arc<Notify> {

@@ -11,9 +11,10 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::card_figures::CardFigures;
 use super::exposition::ExpositionForm;
 use super::maintenance::MaintenanceStage;
-use super::metrics::Metrics;
+use super::metrics::{Metrics, NodeReadings};
 use super::observe::ShareUse;
 use super::store::{NodeStore, NodeView};
 use crate::clock;
@@ -39,6 +40,8 @@ pub struct Probes {
     pub silence: watch::Receiver<Option<Instant>>,
     /// What shares use.
     pub uses: watch::Receiver<Arc<Vec<ShareUse>>>,
+    /// What drivers report of cards.
+    pub figures: watch::Receiver<Arc<CardFigures>>,
     /// Why the layout policy is not in force; `None`: it is.
     pub policy: Option<String>,
     /// How far the maintenance of the node is.
@@ -65,8 +68,9 @@ async fn metrics(State(probes): State<Probes>, headers: HeaderMap) -> Response {
     let form = ExpositionForm::accepted_by(accept);
     let view = probes.views.borrow().clone();
     let publication = probes.publication.borrow().clone();
-    let uses = Arc::clone(&probes.uses.borrow());
-    match probes.metrics.text(view.as_deref(), &uses, &publication) {
+    let (uses, figures) = (Arc::clone(&probes.uses.borrow()), Arc::clone(&probes.figures.borrow()));
+    let read = NodeReadings { view: view.as_deref(), uses: &uses, figures: &figures };
+    match probes.metrics.text(&read, &publication) {
         Ok(text) => {
             let headers = [(header::CONTENT_TYPE, form.media_type()), (header::VARY, "Accept")];
             (headers, form.of(text)).into_response()

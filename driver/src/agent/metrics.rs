@@ -1,21 +1,26 @@
 //! Every metric of the agent: one table, and the code that fills it. `docs/user/metrics.md` explains each family to users.
 //!
-//! Labels of a card: `UUID`, `modelName`, `gpu` (its index), as the DCGM exporter has them. Labels of a share: `UUID`,
-//! `namespace`, `pod`, `dra_claim_name`, `dra_claim_request`, `dra_device_name`, `dra_pool_name`, `dra_mig_profile`. Names after
-//! the prefix are those of HAMi's and NVIDIA's exporters. Cards, shares and claims are bounded by the hardware and the journal;
-//! no label holds an unbounded set.
+//! Every series has the label `node`. Labels of a card: `UUID`, `modelName`, `gpu` (its index), as the DCGM exporter has them.
+//! Labels of a share: `UUID`, `namespace`, `pod`, `container`, `dra_claim_name`, `dra_claim_request`, `dra_device_name`,
+//! `dra_pool_name`, `dra_mig_profile`. Names after the prefix are those of HAMi's and NVIDIA's exporters. Cards, partitions,
+//! shares and claims are bounded by the hardware and the journal; no label holds an unbounded set.
+//!
+//! What a driver or a region does not report is absent, never 0.
 
 mod cards;
+mod readings;
 mod shares;
+mod waiting;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use aliquot_core::card::Card;
 use aliquot_core::disposition::Disposition;
+use aliquot_core::id::{ClaimUid, NodeName};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -25,14 +30,18 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use self::readings::count;
+use self::waiting::WaitingClaims;
 use super::layouts::PolicyOutcome;
-use super::observe::ShareUse;
-use super::store::{HeldClaim, NodeView};
+use super::store::HeldClaim;
+use crate::clock;
 use crate::kube::pod_names::PodNames;
 use crate::ports::Publication;
 
+pub use readings::NodeReadings;
+
 /// Every family, as the text declares it; samples of counters end in `_total`.
-pub const NAMES: [&str; 29] = [
+pub const NAMES: [&str; 42] = [
     "aliquot_build",
     "aliquot_dra_requests",
     "aliquot_dra_request_duration_seconds",
@@ -42,6 +51,7 @@ pub const NAMES: [&str; 29] = [
     "aliquot_dra_prepared_claims",
     "aliquot_dra_prepared_devices",
     "aliquot_dra_orphans_released",
+    "aliquot_dra_waiting_claims",
     "aliquot_publish_writes",
     "aliquot_publish_in_sync",
     "aliquot_policy_refused",
@@ -55,6 +65,18 @@ pub const NAMES: [&str; 29] = [
     "aliquot_gpu_core_allocated_ratio",
     "aliquot_gpu_shared_count",
     "aliquot_gpu_healthy",
+    "aliquot_gpu_memory_used_bytes",
+    "aliquot_gpu_memory_outside_grants_bytes",
+    "aliquot_gpu_utilization_ratio",
+    "aliquot_gpu_last_error_code",
+    "aliquot_gpu_last_error_timestamp_seconds",
+    "aliquot_gpu_layout",
+    "aliquot_gpu_template_room",
+    "aliquot_gpu_share_room_bytes",
+    "aliquot_gpu_share_room_ratio",
+    "aliquot_gpu_partition",
+    "aliquot_gpu_partition_memory_limit_bytes",
+    "aliquot_gpu_partition_memory_used_bytes",
     "aliquot_vgpu_memory_limit_bytes",
     "aliquot_vgpu_memory_used_bytes",
     "aliquot_vgpu_memory_denied",
@@ -87,13 +109,12 @@ pub struct Metrics {
     other_drivers: Gauge,
     orphans: Counter,
     pods: Arc<PodNames>,
+    node: Option<NodeName>,
+    waiting: WaitingClaims,
 }
 
 /// A call in progress; it counts until it is dropped.
 pub(super) struct InFlight(Gauge);
-
-/// The way in which gauges of fractions are kept.
-type Ratio = Gauge<f64, AtomicU64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -110,9 +131,6 @@ struct OperationLabel {
 struct ErrorLabel {
     error_type: &'static str,
 }
-
-/// Names and values, in the order of the table; names are not Rust's.
-type Labels = Vec<(&'static str, String)>;
 
 impl EncodeLabelValue for Operation {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
@@ -159,6 +177,8 @@ impl Metrics {
             other_drivers: Gauge::default(),
             orphans: Counter::default(),
             pods: Arc::default(),
+            node: None,
+            waiting: WaitingClaims::default(),
         };
         metrics.begin_at_zero();
         metrics
@@ -183,6 +203,12 @@ impl Metrics {
     #[must_use]
     pub fn with_pods(self, pods: Arc<PodNames>) -> Self {
         Self { pods, ..self }
+    }
+
+    /// The same, with the node as a label of each series.
+    #[must_use]
+    pub fn on_node(self, node: NodeName) -> Self {
+        Self { node: Some(node), ..self }
     }
 
     /// The same, with what became of the layout policy.
@@ -228,6 +254,14 @@ impl Metrics {
         }
     }
 
+    /// Notes whether a claim of the kubelet's waits for another prepare.
+    pub(super) fn claim_ended(&self, claim: &ClaimUid, operation: Operation, failed: Option<Disposition>) {
+        match (operation, failed) {
+            (Operation::Prepare, Some(_)) => self.waiting.begins(claim, clock::now()),
+            (Operation::Prepare, None) | (Operation::Unprepare, _) => self.waiting.ends(claim),
+        }
+    }
+
     /// Counts an operation that is not reported.
     pub(super) fn report_dropped(&self) {
         self.dropped.inc();
@@ -247,14 +281,25 @@ impl Metrics {
     ///
     /// # Errors
     /// None: text takes what is written.
-    pub fn text(
-        &self,
-        view: Option<&NodeView>,
-        uses: &[ShareUse],
-        publication: &Publication,
-    ) -> Result<String, fmt::Error> {
-        let mut registry = Registry::with_prefix("aliquot");
+    pub fn text(&self, read: &NodeReadings<'_>, publication: &Publication) -> Result<String, fmt::Error> {
+        let node = self.node.iter().map(|node| (Cow::Borrowed("node"), Cow::Owned(node.to_string())));
+        let mut registry = Registry::with_prefix_and_labels("aliquot", node);
         self.of_operations(&mut registry);
+        self.of_agent(&mut registry, publication);
+        let (claims, cards): (&[HeldClaim], &[Card]) =
+            read.view.map_or((&[], &[]), |view| (&view.claims, &view.inventory.cards));
+        self.pods.keep(&claims.iter().map(|claim| &claim.uid).collect::<BTreeSet<_>>());
+        shares::of_claims(&mut registry, claims);
+        shares::of_shares(&mut registry, read, &self.pods);
+        cards::of_cards(&mut registry, cards, claims);
+        cards::of_drivers(&mut registry, cards, read.figures);
+        cards::of_layouts(&mut registry, read);
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    fn of_agent(&self, registry: &mut Registry, publication: &Publication) {
         let writes: Counter = Counter::default();
         writes.inc_by(publication.writes);
         registry.register("publish_writes", "Writes of ResourceSlices, deletes included", writes);
@@ -268,15 +313,6 @@ impl Metrics {
         registry.register("maintenance", about, self.maintenance.clone());
         let about = "Other drivers that hand out this node's cards";
         registry.register("other_drivers", about, self.other_drivers.clone());
-        let (claims, cards): (&[HeldClaim], &[Card]) =
-            view.map_or((&[], &[]), |view| (&view.claims, &view.inventory.cards));
-        self.pods.keep(&claims.iter().map(|claim| &claim.uid).collect::<BTreeSet<_>>());
-        shares::of_claims(&mut registry, cards, claims, &self.pods);
-        cards::of_cards(&mut registry, cards, claims);
-        shares::of_uses(&mut registry, claims, uses, &self.pods);
-        let mut text = String::new();
-        encode(&mut text, &registry)?;
-        Ok(text)
     }
 
     fn of_operations(&self, registry: &mut Registry) {
@@ -293,6 +329,10 @@ impl Metrics {
         registry.register("dra_node_unprepare_errors", "Failed unprepares", self.unprepare_errors.clone());
         let orphans = self.orphans.clone();
         registry.register("dra_orphans_released", "Claims released that the cluster had lost", orphans);
+        let waiting: Gauge = Gauge::default();
+        waiting.set(count(self.waiting.count(clock::now())));
+        let about = "Claims whose last prepare failed and that the kubelet asks for again";
+        registry.register("dra_waiting_claims", about, waiting);
         registry.register("reports_dropped", "Operations without status and Event", self.dropped.clone());
         let failures = self.status_failures.clone();
         registry.register("status_failures", "Claim statuses that could not be written", failures);
@@ -303,12 +343,4 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.dec();
     }
-}
-
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn count(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -179,6 +179,7 @@ impl OutcomeSink for ReportSink {
             ClaimOutcome::Stuck(_, error) => (Operation::Unprepare, Some(error.disposition)),
         };
         self.metrics.operation(operation, error, took);
+        self.metrics.claim_ended(&outcome.claim().uid, operation, error);
         if self.queue.upgrade().is_none_or(|queue| queue.try_send(outcome).is_err()) {
             self.metrics.report_dropped();
         }

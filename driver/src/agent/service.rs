@@ -72,6 +72,20 @@ pub enum ClaimOutcome {
     Stuck(ClaimReference, AgentError),
 }
 
+// === impl ClaimOutcome ===
+
+impl ClaimOutcome {
+    /// The claim.
+    #[must_use]
+    pub fn claim(&self) -> &ClaimReference {
+        let (Self::Prepared(claim, _)
+        | Self::Failed(claim, _)
+        | Self::Released(claim)
+        | Self::Stuck(claim, _)) = self;
+        claim
+    }
+}
+
 /// This driver's devices of a prepared claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimDevices {

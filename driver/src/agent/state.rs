@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::card_figures::CardFigures;
 use super::governors::CardsInUse;
 use super::maintenance::MaintenanceStage;
 use super::observe::ShareUse;
@@ -60,6 +61,8 @@ pub struct StateOutputs {
     pub health: watch::Sender<HealthList>,
     /// What shares use.
     pub uses: watch::Sender<Arc<Vec<ShareUse>>>,
+    /// What drivers report of cards.
+    pub figures: watch::Sender<Arc<CardFigures>>,
     /// The node at the last look.
     pub view: watch::Sender<Option<Arc<NodeView>>>,
     /// Since when a look has been in progress that takes longer than the limit.
@@ -129,7 +132,7 @@ async fn look_and_publish(
             told.runs = ended;
             let view = Arc::new(view);
             publish(outputs, &view, server, &inputs.maintenance.borrow());
-            govern(inputs, view, &outputs.uses).await;
+            govern(inputs, view, outputs).await;
         }
         Err(error) if error != told.failure => {
             tracing::error!("the node cannot be read: {error}");
@@ -164,10 +167,13 @@ async fn look(
     Ok((ended, view.map_err(|error| chain(&error))?))
 }
 
-async fn govern(inputs: &StateInputs, view: Arc<NodeView>, uses: &watch::Sender<Arc<Vec<ShareUse>>>) {
+async fn govern(inputs: &StateInputs, view: Arc<NodeView>, outputs: &StateOutputs) {
     let (governors, node) = (Arc::clone(&inputs.governors), Arc::clone(&inputs.node));
     match tokio::task::spawn_blocking(move || governors.lock().follow(&view, node.as_ref())).await {
-        Ok(seen) => drop(uses.send_replace(Arc::new(seen))),
+        Ok(seen) => {
+            outputs.figures.send_replace(Arc::new(seen.cards));
+            outputs.uses.send_replace(Arc::new(seen.shares));
+        }
         Err(error) => tracing::error!("cards in use are not governed: {error}"),
     }
 }

@@ -13,7 +13,7 @@ use aliquot_core::ledger::CardReport;
 use aliquot_core::offer::{DRIVER, Offers, ServerVersion};
 use aliquot_core::orphans::ClaimUse;
 use aliquot_core::plan;
-use aliquot_core::ports::{BackendError, PartitionAt};
+use aliquot_core::ports::{BackendError, LivePartition, PartitionAt};
 
 use crate::checkpoint::{ClaimKind, ClaimRecord};
 use crate::error_text::chain;
@@ -50,6 +50,8 @@ pub struct NodeView {
     pub cards: Vec<CardReport>,
     /// Claims that are prepared or in the making.
     pub claims: Vec<HeldClaim>,
+    /// Partitions that were made for claims.
+    pub partitions: Vec<LivePartition>,
 }
 
 /// The node. Calls block; they run off the reactor.
@@ -157,9 +159,9 @@ impl NodeStore for NodeService {
     }
 
     fn view(&self, server: ServerVersion) -> Result<NodeView, BackendError> {
-        let NodeSnapshot { inventory, offers, cards, claims } = self.snapshot(server)?;
+        let NodeSnapshot { inventory, offers, cards, claims, partitions } = self.snapshot(server)?;
         let (offers, claims) = (Offers::clone(&offers), claims.into_iter().map(held).collect());
-        Ok(NodeView { inventory, offers, cards, claims })
+        Ok(NodeView { inventory, offers, cards, claims, partitions })
     }
 }
 

@@ -128,7 +128,7 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
     };
     let plugin = args.plugin_dir.clone();
     Ok(AgentSettings {
-        node_name,
+        node_name: node_name.clone(),
         hardware: HardwareSettings {
             node: args.node.clone(),
             policy: args.policy.clone(),
@@ -143,6 +143,7 @@ fn settings(args: &Args) -> Result<AgentSettings, Failure> {
         cdi: args.cdi_dir.clone(),
         state_wait: Duration::from_secs(args.state_wait.into()),
         agent: AgentConfig {
+            node: node_name,
             registry: args.kubelet_root.join("plugins_registry"),
             plugin: plugin.unwrap_or_else(|| args.kubelet_root.join("plugins/aliquot.dev")),
             record: KubeletRecord {

@@ -19,7 +19,7 @@ use super::agree::Differs;
 use super::operate::NodeOperation;
 use super::site::Site;
 use super::state::{State, StateAccess, ledger_of, offers_of};
-use crate::checkpoint::{ClaimKind, ClaimRecord, PartitionProgress};
+use crate::checkpoint::{ClaimKind, ClaimRecord, Journal, PartitionProgress};
 use crate::prepare::{PrepareError, PreparedClaim, ReleaseOutcome};
 
 /// The state of a file or directory; an entry of a directory that comes or goes changes it.
@@ -53,6 +53,8 @@ pub struct NodeSnapshot {
     pub cards: Vec<CardReport>,
     /// Every claim, by UID.
     pub claims: Vec<ClaimRecord>,
+    /// Partitions that the node made for claims.
+    pub partitions: Vec<LivePartition>,
 }
 
 /// The state, locked for a moment at a time.
@@ -152,7 +154,8 @@ impl NodeService {
         }
         let (ledger, _) = ledger_of(&inventory, &self.site.parts.catalogue, &journal);
         let cards = inventory.cards.iter().filter_map(|card| ledger.report(&card.uuid)).collect();
-        Ok(NodeSnapshot { inventory, offers, cards, claims: journal.claims.into_values().collect() })
+        let (partitions, claims) = (made(&journal), journal.claims.into_values().collect());
+        Ok(NodeSnapshot { inventory, offers, cards, claims, partitions })
     }
 
     /// Partitions that the journal has on a card and that are not there as they were made.
@@ -161,14 +164,9 @@ impl NodeService {
     /// [`BackendError`] if the hardware cannot be asked.
     pub fn missing_partitions(&self, card: &CardUuid) -> Result<Vec<PartitionAt>, BackendError> {
         let of_card = |state: &State| -> Vec<LivePartition> {
-            let partitions = state.journal().partitions.iter().filter(|(at, _)| at.card == *card);
-            let made = partitions.filter_map(|(at, making)| match making {
-                PartitionProgress::Made(handle) => {
-                    Some(LivePartition { at: at.clone(), handle: handle.clone() })
-                }
-                PartitionProgress::Planned => None,
-            });
-            made.collect()
+            let mut made = made(state.journal());
+            made.retain(|live| live.at.card == *card);
+            made
         };
         let expected = of_card(&self.state.lock());
         if expected.is_empty() {
@@ -231,4 +229,13 @@ impl NodeService {
         }
         answer
     }
+}
+
+/// The partitions of a journal that exist.
+fn made(journal: &Journal) -> Vec<LivePartition> {
+    let made = journal.partitions.iter().filter_map(|(at, making)| match making {
+        PartitionProgress::Made(handle) => Some(LivePartition { at: at.clone(), handle: handle.clone() }),
+        PartitionProgress::Planned => None,
+    });
+    made.collect()
 }

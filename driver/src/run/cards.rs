@@ -18,6 +18,7 @@ use aliquot_core::grant::Grant;
 use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
+use aliquot_core::ports::CardUsage;
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
@@ -54,6 +55,15 @@ pub trait Cards {
 
     /// For each card, why it supports no partitions; empty: at least one does.
     fn no_partitions(&self) -> Vec<String>;
+
+    /// The source of the figures of a card or partition; `None`: the driver has none of it now.
+    fn usage_source(
+        &self,
+        card: &CardUuid,
+        part: &Part,
+        visible: &CardUuid,
+        cards: &Inventory,
+    ) -> Option<Box<dyn UsageSource>>;
 
     /// Processes with memory of a card but without a grant below this directory, as the driver reports them.
     fn others(&self, visible: &CardUuid, grants: &Path) -> Vec<(u32, Bytes)>;
@@ -102,6 +112,12 @@ pub trait Events: Send + fmt::Debug {
 pub trait CardProcesses: Send + Sync + fmt::Debug {
     /// Processes with memory of it, and their memory if it is reported. `None`: the driver does not answer now.
     fn processes(&self) -> Option<Vec<(u32, Option<Bytes>)>>;
+}
+
+/// A driver that reports memory, processes and utilisation of one card or partition.
+pub trait UsageSource: Send + Sync {
+    /// The figures now; `None`: the driver does not answer now, or reports none.
+    fn usage(&self) -> Option<CardUsage>;
 }
 
 /// A driver that reports, window by window, each process's time on one card.

@@ -12,13 +12,13 @@ use aliquot_core::grant::Grant;
 use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, Vendor};
 use aliquot_core::partition::Part;
-use aliquot_core::ports::{CardEvents, DeviceBackend};
+use aliquot_core::ports::{CardEvents, CardUsage, DeviceBackend};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 
 use crate::hardware::MachineCards;
 
-use super::cards::{CardAccess, CardProcesses, Cards, Events, Meter, Reporter, Window};
+use super::cards::{CardAccess, CardProcesses, Cards, Events, Meter, Reporter, UsageSource, Window};
 use super::commands::Commands;
 use super::processes::{grants_of, grants_of_run};
 use super::samples::SampleClock;
@@ -97,6 +97,16 @@ impl Cards for LocalMachine {
         self.cards.no_partitions()
     }
 
+    fn usage_source(
+        &self,
+        _: &CardUuid,
+        _: &Part,
+        visible: &CardUuid,
+        _: &Inventory,
+    ) -> Option<Box<dyn UsageSource>> {
+        Some(Box::new(MachineProcesses { node: Arc::clone(&self.cards), part: visible.clone() }))
+    }
+
     fn others(&self, visible: &CardUuid, grants: &Path) -> Vec<(u32, Bytes)> {
         // A card that does not answer now is met by the command itself.
         let processes = self.cards.usage(visible).map(|usage| usage.processes).unwrap_or_default();
@@ -143,6 +153,12 @@ impl fmt::Debug for MachineProcesses {
 impl CardProcesses for MachineProcesses {
     fn processes(&self) -> Option<Vec<(u32, Option<Bytes>)>> {
         Some(self.node.usage(&self.part).ok()?.processes)
+    }
+}
+
+impl UsageSource for MachineProcesses {
+    fn usage(&self) -> Option<CardUsage> {
+        self.node.usage(&self.part).ok()
     }
 }
 

@@ -17,6 +17,8 @@ const MOUNTED: &str = "/run/aliquot/grants";
 const VARIABLE: &[u8] = b"ALIQUOT_GRANTS=";
 /// Most ancestors of a process that are examined.
 const ANCESTORS_MAX: usize = 64;
+/// Longest name of a container, as the API has it.
+const CONTAINER_NAME_MAX: usize = 63;
 /// Greatest part of a process's environment, or of its mounts, that is read.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -37,6 +39,35 @@ pub(crate) fn grants_of(pid: u32) -> Vec<PathBuf> {
 /// environment.
 pub(crate) fn grants_of_run(pid: u32, commands: &Commands) -> Option<PathBuf> {
     ancestors(pid).find_map(|pid| commands.grants_of(pid)).map(Path::to_owned)
+}
+
+/// Grant directories that a process was started under; a command that cleared its environment is found by its run's record.
+/// `grants` is the directory of all grants.
+pub(crate) fn started_under(pid: u32, grants: &Path) -> Vec<PathBuf> {
+    let mut started = grants_of(pid);
+    if started.is_empty() {
+        started.extend(grants_of_run(pid, &Commands::of(grants.parent())));
+    }
+    started
+}
+
+/// Name of the container of a process, from the file that the kubelet mounts into each container for its last words; `None`: it is
+/// in no container of a Pod.
+pub(crate) fn container_of(pid: u32) -> Option<String> {
+    let mounts = bounded(&format!("/proc/{pid}/mountinfo"));
+    String::from_utf8_lossy(&mounts).lines().find_map(container_in)
+}
+
+/// The container of a line of mounts: its root is `<kubelet>/pods/<uid>/containers/<name>/<file>`.
+fn container_in(line: &str) -> Option<String> {
+    let mut parts = line.split(' ').nth(3)?.rsplit('/');
+    let (_file, name, containers) = (parts.next()?, parts.next()?, parts.next()?);
+    let (_uid, pods) = (parts.next()?, parts.next()?);
+    let is_name = |name: &str| {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        (1..=CONTAINER_NAME_MAX).contains(&name.len()) && name.bytes().all(plain)
+    };
+    (containers == "containers" && pods == "pods" && is_name(name)).then(|| name.to_owned())
 }
 
 /// A process, and those that started it.
@@ -120,5 +151,35 @@ fn bounded(path: &str) -> Vec<u8> {
         Ok(_) => bytes,
         // The process exited meanwhile, or may not be read.
         Err(_) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn container_is_named_by_the_mount_of_the_kubelet() {
+        let line =
+            |root: &str| format!("31 29 8:1 {root} /dev/termination-log rw,relatime - ext4 /dev/sda1 rw");
+        let of = |root: &str| container_in(&line(root));
+        let uid = "6f9c6f0e-5a1b-4f7e-9d6e-0d7f0a1b2c3d";
+        assert_eq!(
+            of(&format!("/var/lib/kubelet/pods/{uid}/containers/train-1/0a1b")),
+            Some("train-1".into())
+        );
+        assert_eq!(of(&format!("/pods/{uid}/containers/train/0a1b")), Some("train".into()));
+        let long = "x".repeat(64);
+        for root in [
+            "/".to_owned(),
+            format!("/var/lib/kubelet/pods/{uid}/etc-hosts"),
+            format!("/var/lib/kubelet/pods/{uid}/volumes/train/0a1b"),
+            format!("/var/lib/kubelet/pods/{uid}/containers//0a1b"),
+            format!("/var/lib/kubelet/pods/{uid}/containers/a\\040\"b/0a1b"),
+            format!("/var/lib/kubelet/pods/{uid}/containers/{long}/0a1b"),
+        ] {
+            assert_eq!(of(&root), None, "{root}");
+        }
+        assert_eq!(container_in("31 29 8:1"), None);
     }
 }

@@ -20,6 +20,7 @@ use aliquot_core::grant::Grant;
 use aliquot_core::health::Cause;
 use aliquot_core::id::{CardUuid, CounterName, Vendor};
 use aliquot_core::partition::{Part, Template};
+use aliquot_core::ports::{CardUsage, DeviceBackend};
 use aliquot_core::units::Bytes;
 use aliquot_enforce::units::Nanos;
 use aliquot_sim_device::{
@@ -27,7 +28,9 @@ use aliquot_sim_device::{
     ReportPosition, WINDOW_NANOS,
 };
 
-use super::cards::{CardAccess, CardProcesses, Cards, Events, Meter, ProcessTime, Reporter, Window};
+use super::cards::{
+    CardAccess, CardProcesses, Cards, Events, Meter, ProcessTime, Reporter, UsageSource, Window,
+};
 use super::machine::BackendEvents;
 use crate::clock;
 use crate::config::{BUS_ORDER, CARD_ORDER, VISIBLE_CARDS};
@@ -56,6 +59,12 @@ struct SimulatedMeter {
 /// The driver's account of the processes on one simulated card.
 #[derive(Debug)]
 struct SimulatedProcesses(SimulatedCard);
+
+/// The driver's account of one simulated NPU.
+struct SimulatedNpu {
+    npus: Arc<dyn DeviceBackend>,
+    visible: CardUuid,
+}
 
 /// A simulated card that is followed.
 #[derive(Debug)]
@@ -170,6 +179,28 @@ impl Cards for SimulatedCards {
         Vec::new()
     }
 
+    fn usage_source(
+        &self,
+        card: &CardUuid,
+        part: &Part,
+        visible: &CardUuid,
+        cards: &Inventory,
+    ) -> Option<Box<dyn UsageSource>> {
+        if cards.card(card)?.vendor != vendors::cuda() {
+            let npus = npus::open(&self.state)?;
+            return Some(Box::new(SimulatedNpu { npus, visible: visible.clone() }));
+        }
+        let dir = match part {
+            Part::Partition { .. } => partition_dir(&self.state, visible.as_str()),
+            Part::Card | Part::Slot { .. } => cards_dir(&self.state),
+        };
+        // Nothing is made here: no program has used a card whose files are not there.
+        let device = aliquot_sim_device::look(&dir).ok()??;
+        let mut cards = device.cards().iter();
+        let card = cards.find(|card| card.facts().uuid == visible.as_str()).cloned()?;
+        Some(Box::new(SimulatedProcesses(card)))
+    }
+
     fn others(&self, _: &CardUuid, _: &Path) -> Vec<(u32, Bytes)> {
         // The cards are made for runs of this state.
         Vec::new()
@@ -238,6 +269,28 @@ impl CardProcesses for SimulatedProcesses {
     fn processes(&self) -> Option<Vec<(u32, Option<Bytes>)>> {
         let held = |process: aliquot_sim_device::Process| (process.pid, Some(Bytes(process.held_bytes)));
         Some(self.0.processes().into_iter().map(held).collect())
+    }
+}
+
+impl UsageSource for SimulatedProcesses {
+    fn usage(&self) -> Option<CardUsage> {
+        if self.0.health() == Health::Lost {
+            return None;
+        }
+        let moment = self.0.moment();
+        let held = |process: aliquot_sim_device::Process| (process.pid, Some(Bytes(process.held_bytes)));
+        Some(CardUsage {
+            memory: Bytes(self.0.facts().memory_bytes),
+            in_use: Bytes(moment.in_use),
+            busy_percent: Some(self.0.utilization()),
+            processes: moment.processes.into_iter().map(held).collect(),
+        })
+    }
+}
+
+impl UsageSource for SimulatedNpu {
+    fn usage(&self) -> Option<CardUsage> {
+        self.npus.usage(&self.visible).ok()
     }
 }
 
@@ -383,7 +436,6 @@ fn text(facts: &[CardFacts]) -> String {
 mod tests {
     use aliquot_backend_sim::{Personality, SimNode};
     use aliquot_core::catalogue::Catalogue;
-    use aliquot_core::ports::DeviceBackend;
 
     use super::*;
 

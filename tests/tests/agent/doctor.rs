@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use aliquot_core::offer::ServerVersion;
-use aliquot_driver::agent::metrics::Metrics;
+use aliquot_driver::agent::card_figures::CardFigures;
+use aliquot_driver::agent::metrics::{Metrics, NodeReadings};
 use aliquot_driver::agent::store::NodeStore as _;
 use aliquot_driver::ports::Publication;
 use aliquot_driver::selinux::{FileLabels as _, LABEL, XattrLabels};
@@ -116,7 +117,9 @@ fn publish(server: &FakeApiServer) {
 fn own_metrics() -> String {
     let world = World::new("mixed", "");
     let view = store(world.open()).view(ServerVersion::with_default_gates(37, 2)).unwrap();
-    Metrics::new().text(Some(&view), &[], &Publication::default()).unwrap()
+    let figures = CardFigures::default();
+    let read = NodeReadings { view: Some(&view), uses: &[], figures: &figures };
+    Metrics::new().text(&read, &Publication::default()).unwrap()
 }
 
 /// Serves a text to every client until the test ends.

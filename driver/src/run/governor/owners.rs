@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 use aliquot_enforce::units::Nanos;
 
 use crate::region::start_time;
-use crate::run::commands::Commands;
-use crate::run::processes::{grants_of, grants_of_run};
+use crate::run::processes::started_under;
 
 /// How long an exited process is remembered: the driver reports the last second, some drivers somewhat later.
 const REMEMBERED: Nanos = Nanos::from_millis(5_000);
@@ -80,11 +79,7 @@ impl Owners {
 impl StartedGrants {
     /// Of a process; a command that cleared its environment is found by its run's record. `grants` is the directory of all grants.
     pub(super) fn of(pid: u32, grants: &Path) -> Self {
-        let mut started = grants_of(pid);
-        if started.is_empty() {
-            started.extend(grants_of_run(pid, &Commands::of(grants.parent())));
-        }
-        Self(started)
+        Self(started_under(pid, grants))
     }
 
     /// Whether it was started under this share.
