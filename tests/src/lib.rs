@@ -19,6 +19,7 @@ pub mod node;
 pub mod npus;
 pub mod oracle;
 pub mod preload;
+pub mod prometheus;
 pub mod running_agent;
 pub mod scenes;
 pub mod seed;

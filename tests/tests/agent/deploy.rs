@@ -22,7 +22,7 @@ const RENDERED: [(&str, &str); 2] = [
 ];
 
 /// Values for clusters of which docs/user/cluster.md has a row, and what the chart then has.
-const CLUSTERS: [(&str, &[&str]); 5] = [
+const CLUSTERS: [(&str, &[&str]); 8] = [
     (
         r#"{"openshift": {"enabled": true}, "createNamespace": true}"#,
         &["name: system:openshift:scc:privileged", "pod-security.kubernetes.io/enforce: privileged"],
@@ -33,7 +33,38 @@ const CLUSTERS: [(&str, &[&str]); 5] = [
     ),
     (
         r#"{"podMonitor": {"enabled": true, "apiVersion": "azmonitoring.coreos.com/v1"}}"#,
-        &["apiVersion: azmonitoring.coreos.com/v1\nkind: PodMonitor\n", "\n  podMetricsEndpoints:\n"],
+        &[
+            "apiVersion: azmonitoring.coreos.com/v1\nkind: PodMonitor\n",
+            "\n  podMetricsEndpoints:\n",
+            "    honorLabels: true\n",
+        ],
+    ),
+    (
+        r#"{"prometheusRule": {"enabled": true, "labels": {"release": "prometheus"}}}"#,
+        &[
+            "kind: PrometheusRule\nmetadata:\n  name: aliquot-alerts\n",
+            "    release: prometheus\n",
+            "    - alert: AliquotAgentGone\n",
+            "{{ $labels.UUID }} of node {{ $labels.node }} reported",
+        ],
+    ),
+    (
+        r#"{"prometheusRule": {"enabled": true, "alerts": false, "hami": true, "dcgm": true}}"#,
+        &[
+            "  name: aliquot-hami\n",
+            "      record: hami_gpu_memory_limit_bytes\n",
+            "  name: aliquot-dcgm\n",
+            "      record: DCGM_FI_DEV_FB_USED\n",
+        ],
+    ),
+    (
+        r#"{"dashboards": {"enabled": true}}"#,
+        &[
+            "  name: aliquot-dashboard-fleet\n",
+            "    grafana_dashboard: \"1\"\n",
+            "  shares.json: |\n    {\n      \"uid\": \"aliquot-shares\",\n",
+            "{{namespace}}/{{dra_claim_name}}",
+        ],
     ),
     (
         r#"{"networkPolicy": {"apiServerPorts": [7443], "dnsPorts": [53]}}"#,
@@ -216,7 +247,9 @@ fn chart_has_what_managed_clusters_need() {
     }
     // Off by default: a cluster without the operator or OpenShift's API refuses such objects.
     let manifest = text("deploy/manifests/aliquot.yaml");
-    assert!(!manifest.contains("PodMonitor") && !manifest.contains("openshift"), "{manifest}");
+    for kind in ["PodMonitor", "PrometheusRule", "dashboard", "openshift"] {
+        assert!(!manifest.contains(kind), "{kind}: {manifest}");
+    }
 }
 
 #[test]

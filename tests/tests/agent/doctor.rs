@@ -123,7 +123,7 @@ fn own_metrics() -> String {
 }
 
 /// Serves a text to every client until the test ends.
-fn serve(text: String) -> SocketAddr {
+pub(super) fn serve(text: String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

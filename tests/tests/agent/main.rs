@@ -6,6 +6,7 @@ mod burst;
 mod bypass;
 mod call_log;
 mod cluster_client;
+mod dashboards;
 mod deploy;
 mod directories;
 mod doctor;

@@ -27,8 +27,9 @@ use super::health::eventually;
 const SHARE: Want = Want { card: 2, part: "card", memory_mib: Some(2048), cores: 20 };
 const PARTITION: Want = Want { card: 0, part: "1g.10gb at 0", memory_mib: None, cores: 0 };
 const WHOLE: Want = Want { card: 1, part: "card", memory_mib: None, cores: 0 };
-/// An error of a program: it makes no card unhealthy.
+/// An error of a program, which makes no card unhealthy, and one of a card.
 const XID: u64 = 13;
+const XID_OF_CARD: u64 = 48;
 const MIB: u64 = 1 << 20;
 /// Labels that dashboards of other exporters join on.
 const OF_SHARE: [&str; 10] = [
@@ -62,6 +63,13 @@ fn scrape(agent: &RunningAgent) -> String {
     body
 }
 
+/// The scrape of a program that takes any form.
+pub(super) fn plain(agent: &RunningAgent) -> String {
+    let (head, text) = answer(agent, "*/*");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    text
+}
+
 fn by_name(text: &str) -> BTreeMap<String, Family> {
     let families = parse(text).unwrap_or_else(|why| panic!("{why}\n{text}"));
     families.into_iter().map(|family| (family.name.clone(), family)).collect()
@@ -83,17 +91,17 @@ async fn whole(agent: &RunningAgent) -> BTreeMap<String, Family> {
 
 /// An agent with two prepared claims and one that is refused, and simulated cards with a program in each part, once a scrape has
 /// every family.
-struct Prepared {
-    world: World,
+pub(super) struct Prepared {
+    pub(super) world: World,
     _kubelet: FakeKubelet,
     cluster: Arc<FakeCluster>,
-    agent: RunningAgent,
+    pub(super) agent: RunningAgent,
     plugin: Plugin,
     seats: Vec<Seat>,
 }
 
 impl Prepared {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let (world, kubelet) = (World::new("mixed", ""), FakeKubelet::default());
         let cluster = Arc::new(FakeCluster::default());
         let node = world.open();
@@ -110,7 +118,7 @@ impl Prepared {
         let seats = [(1, MIB), (2, 3 * MIB)].map(|(card, bytes)| seat(&cards, card, bytes)).to_vec();
         let mut prepared = Self { world, _kubelet: kubelet, cluster, agent, plugin, seats };
         prepared.use_partition();
-        prepared.report_error().await;
+        prepared.report_errors().await;
         whole(&prepared.agent).await;
         prepared
     }
@@ -125,15 +133,17 @@ impl Prepared {
         self.seats.push(seat(&dir, 0, 5 * MIB));
     }
 
-    /// An error of the card with the share, until it is noted.
-    async fn report_error(&self) {
+    /// An error of a program on the card with the share, and one of an idle card's memory, until they are noted.
+    async fn report_errors(&self) {
         let cards = aliquot_sim_device::open(&self.world.state().join("cards")).unwrap();
         let noted = self.world.state().join("health");
-        eventually(|| {
-            cards.card(2).unwrap().raise_xid(XID, None);
-            fs::read_to_string(&noted).unwrap_or_default().contains(&format!("code {XID} "))
-        })
-        .await;
+        for (card, xid) in [(2, XID), (3, XID_OF_CARD)] {
+            eventually(|| {
+                cards.card(card).unwrap().raise_xid(xid, None);
+                fs::read_to_string(&noted).unwrap_or_default().contains(&format!("code {xid} "))
+            })
+            .await;
+        }
     }
 }
 
@@ -219,7 +229,7 @@ async fn metrics_have_what_drivers_report_and_what_still_fits() {
     assert_eq!(card("3", "aliquot_gpu_memory_outside_grants_bytes"), mib(0));
     assert_eq!(card("2", "aliquot_gpu_utilization_ratio"), Some(0.0));
     let errors = of("aliquot_gpu_last_error_code", &["gpu"]);
-    assert_eq!(errors, BTreeMap::from([("2".to_owned(), 13.0)]));
+    assert_eq!(errors, BTreeMap::from([("2".to_owned(), 13.0), ("3".to_owned(), 48.0)]));
     assert!(card("2", "aliquot_gpu_last_error_timestamp_seconds").unwrap() > 1.7e9);
 
     // What lies on the cards, and what fits beside it.
@@ -238,7 +248,7 @@ async fn metrics_have_what_drivers_report_and_what_still_fits() {
 }
 
 /// Series of a text form: lines without comments.
-fn series(text: &str) -> BTreeSet<&str> {
+pub(super) fn series(text: &str) -> BTreeSet<&str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.rsplit_once(' ')).map(|(series, _)| series).collect()
 }
@@ -246,8 +256,7 @@ fn series(text: &str) -> BTreeSet<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_as_plain_text_pass_the_check_of_prometheus() {
     let prepared = Prepared::new().await;
-    let (head, text) = answer(&prepared.agent, "*/*");
-    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    let text = plain(&prepared.agent);
     let openmetrics = scrape(&prepared.agent);
     assert_eq!(series(&text), series(&openmetrics));
     let mut check = Command::new("promtool");
