@@ -34,6 +34,7 @@ mod node_args;
 mod node_choice;
 mod nodes;
 mod order;
+mod object_name;
 mod output;
 mod part;
 mod plan;

@@ -87,6 +87,8 @@ pub struct Manifests {
     pub plugin_resources: BTreeSet<String>,
     /// Objects of other kinds, counted by kind.
     pub ignored: BTreeMap<String, usize>,
+    /// What was not read for want of a right, in words: what it would decide stays open.
+    pub hidden: Vec<String>,
     /// Files that were read, as the command line names them.
     pub files: Vec<String>,
 }

@@ -383,9 +383,10 @@ impl Cluster {
     /// What of a unit only the cluster can answer, in words.
     pub(super) fn undecided(&self, number: usize) -> Option<String> {
         let unit = self.workload.units.get(number)?;
-        let pod = unit.pod(&self.manifests);
-        let mut found: Vec<String> = pod.map(|pod| pod.rules().unknown.clone()).unwrap_or_default();
+        let mut found: Vec<String> =
+            unit.pod(&self.manifests).map(|pod| pod.rules().unknown.clone()).unwrap_or_default();
         found.extend(node_choice::unread_namespace(&self.test(unit)));
+        found.extend_from_slice(&self.manifests.hidden);
         (!found.is_empty()).then(|| found.join(", "))
     }
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tokio::runtime::Runtime;
 
-use crate::kube::{ClusterAccess, ConnectError, Connection, listing};
+use crate::kube::listing::{self, ListingSummary, NamespaceScope, Unread};
+use crate::kube::{ClusterAccess, ConnectError, Connection};
 use crate::manifest::{Manifests, Reader};
 
 use super::failure::Failure;
@@ -21,12 +22,48 @@ pub(super) struct InputArgs {
 
     /// Read a live cluster: slices, classes, claims, templates, nodes, Pods, namespaces, taint rules. Without CONTEXT, the
     /// kubeconfig's current one; without a kubeconfig, the Pod's ServiceAccount
-    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(
+        long,
+        value_name = "CONTEXT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        group = "live"
+    )]
     cluster: Option<String>,
 
+    /// Read a live cluster by this context of the kubeconfig, as kubectl names it; the same as --cluster=CONTEXT
+    #[arg(long, value_name = "CONTEXT", group = "live")]
+    context: Option<String>,
+
     /// Kubeconfig for --cluster instead of those that kubectl reads
-    #[arg(long, value_name = "FILE", requires = "cluster")]
+    #[arg(long, value_name = "FILE", requires = "live")]
     kubeconfig: Option<PathBuf>,
+}
+
+/// Namespaces of a cluster, as kubectl names them.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct NamespaceArgs {
+    /// Namespace: its Pods and claims alone are answered for. Where rights end there, it is read instead of all
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(super) namespace: Option<String>,
+
+    /// All namespaces, or none: without the right to read them the command fails
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+}
+
+// === impl NamespaceArgs ===
+
+impl NamespaceArgs {
+    /// What to read.
+    pub(super) fn scope(&self) -> NamespaceScope {
+        match (&self.namespace, self.all_namespaces) {
+            (Some(name), _) => NamespaceScope::Named(name.clone()),
+            (None, true) => NamespaceScope::All,
+            (None, false) => NamespaceScope::Readable,
+        }
+    }
 }
 
 // === impl InputArgs ===
@@ -36,29 +73,48 @@ impl InputArgs {
     pub(super) fn names_no_context(&self) -> bool {
         self.cluster.as_deref() == Some("")
     }
+
+    /// The context of the cluster to read, as [`context_of`].
+    fn context(&self, more: &mut Vec<PathBuf>) -> Option<String> {
+        self.context.clone().or_else(|| context_of(self.cluster.as_deref(), more))
+    }
 }
 
 /// Reads everything that the command line names: the cluster first, then the files. `more` are words without an option: files,
 /// or the context behind `--cluster`.
 pub(super) fn read(
     args: &InputArgs,
+    scope: &NamespaceScope,
     more: &[PathBuf],
     terminal: &mut Terminal<'_>,
 ) -> Result<Manifests, Failure> {
     let mut more = more.to_vec();
-    let context = context_of(args.cluster.as_deref(), &mut more);
+    let context = args.context(&mut more);
     let files: Vec<PathBuf> = args.files.iter().cloned().chain(more).collect();
     if context.is_none() && files.is_empty() {
         let message = "found no input, expected manifests; name them with -f FILE (- is standard input), or a live cluster with \
                        --cluster";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let mut reader = Reader::new();
+    let (mut reader, mut read) = (Reader::new(), None);
     if let Some(context) = &context {
-        read_cluster(&access(context, args.kubeconfig.clone()), &mut reader, terminal)?;
+        read = Some(read_cluster(&access(context, args.kubeconfig.clone()), scope, &mut reader, terminal)?);
     }
     input::read_files(&mut reader, &files, terminal)?;
-    input::finish(reader, terminal)
+    let mut manifests = input::finish(reader, terminal)?;
+    if let Some(read) = read {
+        note_rest(&mut manifests, &read);
+    }
+    Ok(manifests)
+}
+
+/// Notes what a cluster's listing says beside its objects.
+fn note_rest(manifests: &mut Manifests, read: &ListingSummary) {
+    manifests.hidden = read.unread.iter().filter_map(Unread::hides).map(str::to_owned).collect();
+    if manifests.kubelet.is_none() {
+        // Nodes that may not be read have kubelets no newer than the server.
+        manifests.kubelet = read.version.map(|server| format!("v1.{}.{}", server.minor, server.patch));
+    }
 }
 
 /// The context of a cluster to read: that of `--cluster`, or else the first word without an option that is no file, which is taken
@@ -78,8 +134,10 @@ pub(super) fn read_live(
     terminal: &mut Terminal<'_>,
 ) -> Result<Manifests, Failure> {
     let mut reader = Reader::new();
-    read_cluster(&access(context, kubeconfig), &mut reader, terminal)?;
-    input::finish(reader, terminal)
+    let read = read_cluster(&access(context, kubeconfig), &NamespaceScope::Readable, &mut reader, terminal)?;
+    let mut manifests = input::finish(reader, terminal)?;
+    note_rest(&mut manifests, &read);
+    Ok(manifests)
 }
 
 /// Whether a word without an option is a file, or looks like one.
@@ -120,20 +178,33 @@ fn connect(access: &ClusterAccess) -> Result<(Runtime, Connection), Failure> {
 
 fn read_cluster(
     access: &ClusterAccess,
+    scope: &NamespaceScope,
     reader: &mut Reader,
     terminal: &mut Terminal<'_>,
-) -> Result<(), Failure> {
+) -> Result<ListingSummary, Failure> {
     let (runtime, connection) = connect(access)?;
     let mut line = StatusLine::new(&mut *terminal.err, terminal.progress);
     let read = runtime.block_on(async {
-        let listed =
-            listing::read(&connection, reader, |done, all| line.at("reading the cluster", done, all)).await;
+        let at = |done, all| line.at("reading the cluster", done, all);
+        let listed = listing::read(&connection, scope, reader, at).await;
         listed.map_err(|error| Failure::Node(error.to_string()))
     })?;
     drop(line);
-    for resource in read.unread {
-        let message = "found no right to list them, so what depends on their labels is not decided here";
-        terminal.note(format_args!("note: {resource} are not read: {message}"))?;
+    for Unread { resource, only, .. } in &read.unread {
+        let of = match only {
+            Some(namespace) => format!("{resource} are read of namespace {namespace} alone"),
+            None => format!("{resource} are not read"),
+        };
+        terminal.note(format_args!("note: {of}: found no right to list {}", lists(only.as_ref())))?;
     }
-    Ok(())
+    let hidden: Vec<&str> = read.unread.iter().filter_map(Unread::hides).collect();
+    if !hidden.is_empty() {
+        terminal.note(format_args!("note: so this is not decided here: {}", hidden.join("; ")))?;
+    }
+    Ok(read)
+}
+
+/// What a list without a right would have been of.
+const fn lists(only: Option<&String>) -> &'static str {
+    if only.is_some() { "those of all" } else { "them" }
 }

@@ -13,14 +13,15 @@ use serde_json::{Value, json};
 use crate::manifest::TaintRule;
 
 use super::cluster::{Cluster, UnitOutcome};
-use super::cluster_input::{self, InputArgs};
+use super::cluster_input::{self, InputArgs, NamespaceArgs};
 use super::failure::{CommandAnswer, Failure};
 use super::holders;
 use super::layouts::{LayoutChange, LayoutSearch};
 use super::manual::manual;
 use super::node_choice::ExcludedNode;
 use super::nodes::{Fleet, NodeArgs};
-use super::output::{Format, Terminal, Tone};
+use super::object_name::{self, is_named, lies_in};
+use super::output::{Format, ListFormat, Terminal, Tone};
 use super::progress::StatusLine;
 use super::words::{NOTHING_TO_PLACE, most};
 
@@ -33,6 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   aliquot explain -f claim.yaml --node mixed
   aliquot explain --cluster team/train-0
+  aliquot explain --context prod -n team pod/train-0
   kubectl get nodes,namespaces,deviceclasses,resourceslices,resourceclaims,pods -A -o yaml | \\
     aliquot explain -f - team/train-0
 
@@ -49,9 +51,12 @@ pub(super) struct Args {
     input: InputArgs,
 
     #[command(flatten)]
+    namespaces: NamespaceArgs,
+
+    #[command(flatten)]
     nodes: NodeArgs,
 
-    /// Pod or claim to explain, as NAME or NAMESPACE/NAME; all that do not fit, if none is given
+    /// Pod or claim to explain, as NAME, NAMESPACE/NAME or KIND/NAME; all that do not fit, if none is given
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
@@ -61,7 +66,7 @@ pub(super) struct Args {
 
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
-    output: Format,
+    output: ListFormat,
 }
 
 /// One explained Pod or claim.
@@ -89,7 +94,7 @@ fn files_and_names(words: &[String]) -> (Vec<PathBuf>, Vec<String>) {
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
     let (files, names) = files_and_names(&args.names);
-    let manifests = cluster_input::read(&args.input, &files, terminal)?;
+    let manifests = cluster_input::read(&args.input, &args.namespaces.scope(), &files, terminal)?;
     let mut fleet = Fleet::load(&args.nodes.for_cluster(&manifests, terminal)?, terminal)?;
     let mut cluster = Cluster::new(manifests, &mut fleet)?;
     cluster.warn(terminal)?;
@@ -103,10 +108,11 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     for placement in placements {
         let label = cluster.label(placement.unit);
         let mut own = vec![label.clone()];
-        own.extend(cluster.claims_of(placement.unit).map(|c| format!("{}/{}", c.namespace, c.name)));
+        own.extend(cluster.claims_of(placement.unit).map(|c| format!("claim {}/{}", c.namespace, c.name)));
         let asked: Vec<&String> =
             names.iter().filter(|n| own.iter().any(|label| is_named(label, n))).collect();
-        if !names.is_empty() && asked.is_empty() {
+        let is_elsewhere = !lies_in(&label, args.namespaces.namespace.as_deref());
+        if is_elsewhere || !names.is_empty() && asked.is_empty() {
             continue;
         }
         found.extend(asked);
@@ -134,8 +140,8 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     let all = refused.len() + waiting.len();
     let most = if args.limit == 0 { all } else { args.limit };
     let nodes = match args.output {
-        Format::Table => NodesExplained::First(NODES_SHOWN),
-        _ => NodesExplained::All,
+        ListFormat::Table | ListFormat::Name => NodesExplained::First(NODES_SHOWN),
+        ListFormat::Wide | ListFormat::Json | ListFormat::Yaml => NodesExplained::All,
     };
     let mut layouts = LayoutSearch::new(&fleet);
     let mut explained = Vec::new();
@@ -145,13 +151,7 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     }
     let room = most - explained.len();
     explained.extend(waiting.into_iter().take(room).map(|(label, why)| UnitExplanation::waiting(label, why)));
-    match args.output {
-        Format::Table => text(&fits, &explained, all, args, terminal)?,
-        form => {
-            let items: Vec<Value> = explained.iter().map(UnitExplanation::json).collect();
-            terminal.value(form, &json!({ "explanations": items, "withoutPlace": all }))?;
-        }
-    }
+    answer(&fits, &explained, all, args, terminal)?;
     Ok(fleet.answer(if all == 0 { CommandAnswer::Yes } else { CommandAnswer::No }))
 }
 
@@ -163,9 +163,24 @@ fn fitting(cluster: &Cluster, unit: usize, node: &str) -> String {
     }
 }
 
-fn is_named(label: &str, name: &str) -> bool {
-    let object = label.split_once(' ').map_or(label, |(_, object)| object);
-    object == name || object.split_once('/').is_some_and(|(_, plain)| plain == name)
+fn answer(
+    fits: &[(String, String)],
+    explained: &[UnitExplanation],
+    all: usize,
+    args: &Args,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    let form = match args.output {
+        ListFormat::Table | ListFormat::Wide => return text(fits, explained, all, args, terminal),
+        ListFormat::Name => {
+            let mut names = explained.iter().map(|item| object_name::printed(&item.label));
+            return Ok(names.try_for_each(|name| terminal.line(name))?);
+        }
+        ListFormat::Json => Format::Json,
+        ListFormat::Yaml => Format::Yaml,
+    };
+    let items: Vec<Value> = explained.iter().map(UnitExplanation::json).collect();
+    Ok(terminal.value(form, &json!({ "explanations": items, "withoutPlace": all }))?)
 }
 
 fn text(
@@ -183,8 +198,9 @@ fn text(
             terminal.line(format_args!("{label}: {how}"))?;
         }
     }
+    let shown = if args.output == ListFormat::Wide { usize::MAX } else { NODES_SHOWN };
     for item in explained {
-        item.text(terminal)?;
+        item.text(shown, terminal)?;
     }
     if explained.len() < all {
         let more = all - explained.len();
@@ -269,7 +285,8 @@ impl UnitExplanation {
         self
     }
 
-    pub(super) fn text(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    /// The explanation for people, with this many nodes at most.
+    pub(super) fn text(&self, most: usize, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
         let label = terminal.toned(Tone::Strong, &self.label);
         terminal.line(format_args!("{label}: {}", self.why))?;
         let Some(explanation) = &self.explanation else { return self.remedy_text(terminal) };
@@ -281,21 +298,21 @@ impl UnitExplanation {
         if alike && self.node_change.is_none() {
             return if self.remedy.is_some() { self.remedy_text(terminal) } else { Ok(()) };
         }
-        for node in explanation.nodes.iter().take(NODES_SHOWN) {
+        for node in explanation.nodes.iter().take(most) {
             self.node_text(node, terminal)?;
         }
-        let shown = explanation.nodes.len().min(NODES_SHOWN);
+        let shown = explanation.nodes.len().min(most);
         let more = explanation.nodes.len() - shown + explanation.nodes_left_out;
         if more > 0 {
-            terminal.line(format_args!("  … and {more} nodes more (-o json names them)"))?;
+            terminal.line(format_args!("  … and {more} nodes more (-o wide names them)"))?;
         }
-        for ExcludedNode { node, why } in self.excluded.iter().take(NODES_SHOWN) {
+        for ExcludedNode { node, why } in self.excluded.iter().take(most) {
             terminal.line(format_args!("  Node {node}: not tried: {why}"))?;
         }
-        if self.excluded.len() > NODES_SHOWN {
-            let more = self.excluded.len() - NODES_SHOWN;
+        if self.excluded.len() > most {
+            let more = self.excluded.len() - most;
             terminal
-                .line(format_args!("  … and {more} nodes more that were not tried (-o json names them)"))?;
+                .line(format_args!("  … and {more} nodes more that were not tried (-o wide names them)"))?;
         }
         self.remedy_text(terminal)
     }

@@ -22,6 +22,22 @@ pub enum Format {
     Yaml,
 }
 
+/// Form of an answer about a cluster, as kubectl has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum ListFormat {
+    /// For people.
+    #[default]
+    Table,
+    /// For people, nothing left out.
+    Wide,
+    /// KIND/NAME, one a line.
+    Name,
+    /// For programs, one JSON value.
+    Json,
+    /// For programs and people, one YAML document.
+    Yaml,
+}
+
 /// Where a command reads and writes, and what stands at the other end.
 pub struct Terminal<'a> {
     /// Answers.

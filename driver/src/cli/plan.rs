@@ -9,6 +9,7 @@ use aliquot_core::quantity::{Format as QuantityFormat, Quantity};
 use serde_json::json;
 
 use crate::error_text::chain;
+use crate::kube::listing::NamespaceScope;
 use crate::manifest::Object;
 use crate::node::{Access as NodeAccess, Node};
 
@@ -63,7 +64,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
-    let manifests = cluster_input::read(&args.input, &args.more, terminal)?;
+    let manifests = cluster_input::read(&args.input, &NamespaceScope::Readable, &args.more, terminal)?;
     let allocated = manifests.claims.iter().filter(|claim| claim.allocation.is_some());
     let allocated: BTreeSet<String> = allocated.map(|claim| claim.uid.clone()).collect();
     let (node, mut fleet) = nodes(&args.nodes.for_cluster(&manifests, terminal)?, terminal)?;

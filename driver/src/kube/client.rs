@@ -77,6 +77,8 @@ pub struct Connection {
     pub(super) client: Client,
     /// Address of the API server, as configured.
     server: String,
+    /// Namespace of the kubeconfig's context, or of the Pod.
+    namespace: String,
 }
 
 // === impl Connection ===
@@ -100,12 +102,18 @@ impl Connection {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // Callers retry by themselves, within their own deadlines.
         config.default_retry = false;
-        let server = config.cluster_url.to_string();
+        let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| ConnectError::Client {
             server: server.clone(),
             detail: printable(&error.to_string()),
         })?;
-        Ok(Self { client, server })
+        Ok(Self { client, server, namespace })
+    }
+
+    /// The namespace that its user works in.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// Address of the API server.

@@ -26,13 +26,43 @@ struct Resource {
     full: &'static str,
     prefixes: &'static [&'static str],
     presence: Presence,
+    /// Without a namespace in its path there is one list for all.
+    reach: ResourceReach,
+}
+
+/// Whether objects of a resource lie in namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResourceReach {
+    Cluster,
+    Namespaces,
+}
+
+/// Which namespaces are to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NamespaceScope {
+    /// All that may be read: without the right for all, this one, or that of the kubeconfig's context.
+    #[default]
+    Readable,
+    /// As before, with this one.
+    Named(String),
+    /// All, or the read fails.
+    All,
+}
+
+/// What was not read, for want of a right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Resource, as RBAC names it.
+    pub resource: &'static str,
+    /// The one namespace in which it was read; `None`: it was not read at all.
+    pub only: Option<String>,
 }
 
 /// Whether a cluster must serve a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     Required,
-    /// Not every version serves it.
+    /// Not every version serves it; without the right to list it some questions stay open.
     Optional,
     /// Without the right to list it some questions stay open.
     Helpful,
@@ -42,24 +72,36 @@ const DEVICE_PREFIXES: &[&str] =
     &["/apis/resource.k8s.io/v1", "/apis/resource.k8s.io/v1beta2", "/apis/resource.k8s.io/v1beta1"];
 
 const RESOURCES: &[Resource] = &[
-    Resource::devices("resourceslices", "resourceslices.resource.k8s.io"),
+    Resource::devices("resourceslices", SLICES),
     Resource::devices("deviceclasses", "deviceclasses.resource.k8s.io"),
-    Resource::devices("resourceclaims", "resourceclaims.resource.k8s.io"),
-    Resource::devices("resourceclaimtemplates", "resourceclaimtemplates.resource.k8s.io"),
-    Resource { name: "nodes", full: "nodes", prefixes: &["/api/v1"], presence: Presence::Required },
-    Resource { name: "namespaces", full: "namespaces", prefixes: &["/api/v1"], presence: Presence::Helpful },
-    Resource { name: "pods", full: "pods", prefixes: &["/api/v1"], presence: Presence::Required },
+    Resource { reach: ResourceReach::Namespaces, ..Resource::devices("resourceclaims", CLAIMS) },
+    Resource {
+        reach: ResourceReach::Namespaces,
+        presence: Presence::Helpful,
+        ..Resource::devices("resourceclaimtemplates", TEMPLATES)
+    },
+    Resource::of_core(NODES),
+    Resource::of_core("namespaces"),
+    Resource { reach: ResourceReach::Namespaces, ..Resource::of_core(PODS) },
     Resource {
         name: "devicetaintrules",
-        full: "devicetaintrules.resource.k8s.io",
+        full: TAINT_RULES,
         prefixes: &[
             "/apis/resource.k8s.io/v1",
             "/apis/resource.k8s.io/v1beta2",
             "/apis/resource.k8s.io/v1alpha3",
         ],
         presence: Presence::Optional,
+        reach: ResourceReach::Cluster,
     },
 ];
+
+const SLICES: &str = "resourceslices.resource.k8s.io";
+const CLAIMS: &str = "resourceclaims.resource.k8s.io";
+const TEMPLATES: &str = "resourceclaimtemplates.resource.k8s.io";
+const TAINT_RULES: &str = "devicetaintrules.resource.k8s.io";
+const NODES: &str = "nodes";
+const PODS: &str = "pods";
 
 /// Why a cluster cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +117,7 @@ pub enum ListError {
     /// The credentials may not list these resources.
     #[error(
         "cluster {server}: listing is forbidden: found no verb `list` on {}, expected it on all of them; \
-         ask an administrator for a ClusterRole with it",
+         ask an administrator for a ClusterRole with it, such as `aliquot-viewer` of the chart",
         resources.join(", ")
     )]
     Forbidden {
@@ -108,26 +150,59 @@ pub struct ListingSummary {
     pub version: Option<ServerVersion>,
     /// Objects read.
     pub objects: usize,
-    /// Resources, as RBAC names them, that may not be listed, and are done without.
-    pub unread: Vec<&'static str>,
+    /// What may not be listed, and is done without.
+    pub unread: Vec<Unread>,
+}
+
+// === impl Unread ===
+
+impl Unread {
+    /// What stays open without it, in words; `None`: nothing does.
+    #[must_use]
+    pub fn hides(&self) -> Option<&'static str> {
+        Some(match (self.resource, &self.only) {
+            (CLAIMS, _) => "which devices claims of other namespaces hold",
+            (NODES, _) => "labels, taints, free CPU and memory of nodes",
+            (PODS, Some(_)) => {
+                "CPU, memory and ports that Pods of other namespaces use, and affinity to them"
+            }
+            (PODS, None) => "which Pods use the claims, and what they want of nodes",
+            (TEMPLATES, Some(_)) => return None,
+            (TEMPLATES, None) => "claims that Pods get from templates",
+            (TAINT_RULES, _) => "taints that rules put on devices",
+            _ => "what depends on labels of namespaces",
+        })
+    }
 }
 
 // === impl Resource ===
 
 impl Resource {
     const fn devices(name: &'static str, full: &'static str) -> Self {
-        Self { name, full, prefixes: DEVICE_PREFIXES, presence: Presence::Required }
+        let (prefixes, presence) = (DEVICE_PREFIXES, Presence::Required);
+        Self { name, full, prefixes, presence, reach: ResourceReach::Cluster }
+    }
+
+    const fn of_core(name: &'static str) -> Self {
+        let (prefixes, presence) = (&["/api/v1"], Presence::Helpful);
+        Self { name, full: name, prefixes, presence, reach: ResourceReach::Cluster }
     }
 }
 
-/// Reads slices, classes, claims, templates, nodes, Pods, namespaces where they may be listed and taint rules where they are
-/// served into the reader.
+/// Names of the resources that a cluster is read from.
+pub fn resources() -> impl Iterator<Item = &'static str> {
+    RESOURCES.iter().map(|resource| resource.name)
+}
+
+/// Reads slices, classes, claims, templates, nodes, Pods, namespaces and taint rules into the reader, as far as they are served and
+/// may be listed. What lies in namespaces is read of one where the right ends there.
 /// `progress` is called with the number of resources that are read, and of all.
 ///
 /// # Errors
-/// [`ListError::Forbidden`] names every resource that may not be listed, at once.
+/// [`ListError::Forbidden`] names every resource without which nothing can be said, at once.
 pub async fn read(
     connection: &Connection,
+    scope: &NamespaceScope,
     reader: &mut Reader,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<ListingSummary, ListError> {
@@ -139,33 +214,68 @@ pub async fn read(
         Err(_elapsed) => return Err(request(call.timed_out(REQUEST_TIMEOUT))),
         Ok(info) => info.map_err(|error| request(call.failed(&error)))?,
     };
+    let namespace = match scope {
+        NamespaceScope::Readable => Some(connection.namespace()),
+        NamespaceScope::Named(name) => Some(name.as_str()),
+        NamespaceScope::All => None,
+    };
     let (mut forbidden, mut unread, mut objects) = (Vec::new(), Vec::new(), 0);
     for (number, resource) in RESOURCES.iter().enumerate() {
         progress(number, RESOURCES.len());
-        match list(client, resource).await {
-            Ok(Some(pages)) => {
+        match list_readable(client, resource, namespace).await {
+            Ok(ReadPages { pages: Some(pages), only }) => {
                 for page in pages {
                     objects += page.objects;
                     reader.text(&format!("{server} {}", resource.name), &page.text);
                 }
+                unread.extend(only.map(|only| Unread { resource: resource.full, only: Some(only) }));
             }
-            Ok(None) if resource.presence != Presence::Required => {}
-            Ok(None) => {
+            Ok(ReadPages { pages: None, .. }) if resource.presence != Presence::Required => {}
+            Ok(ReadPages { pages: None, .. }) => {
                 let version = printable(&info.git_version);
                 return Err(ListError::NotServed { server, resource: resource.full, version });
             }
-            Err(ListFailure::Forbidden) if resource.presence == Presence::Helpful => {
-                unread.push(resource.full);
+            Err(ListFailure::Forbidden) if resource.presence == Presence::Required => {
+                forbidden.push(resource.full);
             }
-            Err(ListFailure::Forbidden) => forbidden.push(resource.full),
+            Err(ListFailure::Forbidden) => unread.push(Unread { resource: resource.full, only: None }),
             Err(ListFailure::Failed(error)) => return Err(request(error)),
         }
+    }
+    // Nothing lies in all namespaces for whoever may read one.
+    if *scope == NamespaceScope::All {
+        let lying = RESOURCES.iter().filter(|resource| resource.reach == ResourceReach::Namespaces);
+        let names: Vec<&str> = lying.map(|resource| resource.full).collect();
+        forbidden.extend(unread.iter().map(|one| one.resource).filter(|name| names.contains(name)));
     }
     if !forbidden.is_empty() {
         return Err(ListError::Forbidden { server, resources: forbidden });
     }
     let version = version::server_version(&info.major, &info.minor, &info.git_version);
     Ok(ListingSummary { server, version, objects, unread })
+}
+
+/// Pages of a resource.
+struct ReadPages {
+    /// `None`: no version of the API serves it.
+    pages: Option<Vec<Page>>,
+    /// The one namespace that they are of; `None`: of all.
+    only: Option<String>,
+}
+
+/// All pages of a resource, or those of this namespace where no more may be listed.
+async fn list_readable(
+    client: &Client,
+    resource: &Resource,
+    namespace: Option<&str>,
+) -> Result<ReadPages, ListFailure> {
+    match (list(client, resource, None).await, namespace) {
+        (Err(ListFailure::Forbidden), Some(only)) if resource.reach == ResourceReach::Namespaces => {
+            let pages = list(client, resource, Some(only)).await?;
+            Ok(ReadPages { pages, only: Some(only.to_owned()) })
+        }
+        (pages, _) => Ok(ReadPages { pages: pages?, only: None }),
+    }
 }
 
 /// One page, as a list that the manifest reader takes.
@@ -180,12 +290,17 @@ enum ListFailure {
     Failed(AgentError),
 }
 
-/// All pages of a resource; `None`: no version of the API serves it.
-async fn list(client: &Client, resource: &Resource) -> Result<Option<Vec<Page>>, ListFailure> {
+/// All pages of a resource, of one namespace or of all; `None`: no version of the API serves it.
+async fn list(
+    client: &Client,
+    resource: &Resource,
+    namespace: Option<&str>,
+) -> Result<Option<Vec<Page>>, ListFailure> {
+    let within = namespace.map(|name| format!("/namespaces/{}", encoded(name))).unwrap_or_default();
     for prefix in resource.prefixes {
-        let mut listings = 0;
+        let (mut listings, path) = (0, format!("{prefix}{within}/{}", resource.name));
         loop {
-            match pages(client, resource, prefix).await {
+            match pages(client, &path).await {
                 Ok(pages) => return Ok(Some(pages)),
                 Err(error) => match code(&error) {
                     Some(404) => break,
@@ -203,13 +318,14 @@ async fn list(client: &Client, resource: &Resource) -> Result<Option<Vec<Page>>,
     Ok(None)
 }
 
-async fn pages(client: &Client, resource: &Resource, prefix: &str) -> Result<Vec<Page>, ::kube::Error> {
+async fn pages(client: &Client, path: &str) -> Result<Vec<Page>, ::kube::Error> {
     let mut pages: Vec<Page> = Vec::new();
     loop {
         let next = pages.last().and_then(|page| page.next.as_deref());
         let token = next.map(|token| format!("&continue={}", encoded(token))).unwrap_or_default();
-        let path = format!("{prefix}/{}?limit={PAGE}{token}", resource.name);
-        let request = http::Request::get(path).body(Vec::new()).map_err(::kube::Error::HttpError)?;
+        let request = http::Request::get(format!("{path}?limit={PAGE}{token}"))
+            .body(Vec::new())
+            .map_err(::kube::Error::HttpError)?;
         let text = match tokio::time::timeout(REQUEST_TIMEOUT, client.request_text(request)).await {
             Ok(text) => text?,
             Err(elapsed) => return Err(::kube::Error::Service(elapsed.into())),

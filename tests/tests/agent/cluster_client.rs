@@ -315,7 +315,13 @@ fn clusters_that_cannot_be_read_are_explained() {
     let mut server = cluster();
     let failures: &[(&[&str], &str, u16, &str)] = &[
         (&["plan", "--cluster=other"], "", 0, "found no context `other`, expected one of: fake"),
-        (&["plan", "--cluster"], "pods", 403, "found no verb `list` on pods, expected it"),
+        (
+            &["plan", "--cluster"],
+            "deviceclasses",
+            403,
+            "found no verb `list` on deviceclasses.resource.k8s.io",
+        ),
+        (&["plan", "--context", "fake"], "resourceslices", 403, "such as `aliquot-viewer` of the chart"),
         (&["plan", "--cluster"], "nodes", 500, "nodes: list failed: found status 500"),
         (&["plan", "--cluster"], "resourceclaims", 401, "the server refuses the credentials"),
     ];
@@ -354,6 +360,85 @@ fn clusters_that_cannot_be_read_are_explained() {
     let failed = aliquot(&server, &["explain", "--cluster"]);
     assert!(failed.err.contains("found no kubeconfig"), "{}", failed.err);
     assert_eq!(failed.code, 2);
+}
+
+/// The server refuses lists of all namespaces from now on, once for each, and lists of what lies in none.
+fn tenant_of(server: &FakeApiServer) {
+    for resource in
+        ["pods", "resourceclaims", "resourceclaimtemplates", "nodes", "namespaces", "devicetaintrules"]
+    {
+        server.inject(Fault::once("list", resource, Effect::Status(403)));
+    }
+}
+
+#[test]
+fn explain_with_a_tenants_rights_says_what_it_could_not_read() {
+    let server = cluster();
+    tenant_of(&server);
+    let explained = aliquot(&server, &["explain", "--context", "fake", "-n", "team", "pod/waits"]);
+    assert_eq!(explained.code, 1, "{}{}", explained.out, explained.err);
+    assert!(explained.out.contains("pod team/waits") && explained.out.contains("900Gi"), "{}", explained.out);
+    for note in [
+        "note: pods are read of namespace team alone: found no right to list those of all",
+        "note: resourceclaims.resource.k8s.io are read of namespace team alone",
+        "note: nodes are not read: found no right to list them",
+        "note: so this is not decided here: which devices claims of other namespaces hold; labels, taints, free CPU",
+        "CPU, memory and ports that Pods of other namespaces use",
+        "taints that rules put on devices",
+    ] {
+        assert!(explained.err.contains(note), "{note}: {}", explained.err);
+    }
+    assert!(!server.requests().iter().any(Request::is_write));
+    // What fits by the slices may be held by a claim that may not be read.
+    let file = server.directory().join("claim.yaml");
+    let text = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: fits, namespace: team}\n\
+                spec: {devices: {requests: [{name: r, exactly: {deviceClassName: share.aliquot.dev}}]}}\n";
+    std::fs::write(&file, text).unwrap();
+    tenant_of(&server);
+    let words = ["explain", "--cluster", "-n", "team", "claim/fits", "-f", file.to_str().unwrap()];
+    let fitting = aliquot(&server, &words);
+    assert_eq!(fitting.code, 0, "{}{}", fitting.out, fitting.err);
+    assert!(fitting.out.contains("claim team/fits: its devices fit, on node "), "{}", fitting.out);
+    assert!(
+        fitting.out.contains("not decided here: which devices claims of other namespaces"),
+        "{}",
+        fitting.out
+    );
+    // All namespaces, or none.
+    tenant_of(&server);
+    let refused = aliquot(&server, &["explain", "--cluster", "-A"]);
+    assert_eq!((refused.code, refused.out.as_str()), (3, ""), "{}", refused.err);
+    assert!(
+        refused.err.contains("found no verb `list` on resourceclaims.resource.k8s.io"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
+fn namespace_and_output_are_named_as_kubectl_names_them() {
+    let server = cluster();
+    let out = |words: &[&str], code: u8| {
+        let ran = aliquot(&server, words);
+        assert_eq!(ran.code, code, "{words:?}: {}{}", ran.out, ran.err);
+        ran.out
+    };
+    assert_eq!(out(&["explain", "--cluster", "-o", "name"], 1), "pod/waits\n");
+    assert_eq!(out(&["explain", "--cluster", "-n", "team", "-o", "name"], 1), "pod/waits\n");
+    assert_eq!(out(&["explain", "--cluster", "-A", "-o", "name", "pods/waits"], 1), "pod/waits\n");
+    assert_eq!(out(&["explain", "--cluster", "-o", "name", "resourceclaims/wish"], 1), "pod/waits\n");
+    assert!(out(&["explain", "--cluster", "-n", "other"], 0).starts_with("nothing to place"));
+    let wide = out(&["explain", "--cluster", "-o", "wide"], 1);
+    assert!(wide.contains("pod team/waits") && !wide.contains("nodes more"), "{wide}");
+    let none = aliquot(&server, &["explain", "--cluster", "-n", "other", "pod/waits"]);
+    assert_eq!(none.code, 2, "{}", none.out);
+    for words in
+        [&["explain", "--cluster", "-A", "-n", "team"][..], &["explain", "--cluster=fake", "--context=fake"]]
+    {
+        let ran = aliquot(&server, words);
+        assert_eq!(ran.code, 2, "{words:?}");
+        assert!(ran.err.contains("cannot be used with"), "{}", ran.err);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::run::ask;
 
 use super::super::cluster::{Cluster, UnitOutcome};
-use super::super::explain::UnitExplanation;
+use super::super::explain::{NODES_SHOWN, UnitExplanation};
 use super::super::failure::Failure;
 use super::super::holders;
 use super::super::nodes::Fleet;
@@ -78,7 +78,7 @@ fn place(
                 progress: terminal.progress,
                 screen: RedrawMode::None,
             };
-            explained.text(&mut unseen)?;
+            explained.text(NODES_SHOWN, &mut unseen)?;
             return Ok(Err(String::from_utf8_lossy(&text).trim_end().to_owned()));
         }
         if let Some(claim) = cluster.claims_of(unit).next() {
