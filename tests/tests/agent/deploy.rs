@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use aliquot_driver::kube::listing;
 use aliquot_tests::command_line::{Ran, ran};
 use serde_json::{Value, json};
 
@@ -367,6 +368,34 @@ fn agent_may_do_no_more_than_it_does() {
     );
     assert_eq!(role.matches("resourceNames: [aliquot.dev]").count(), 1);
     assert!(!role.contains('*'), "a wildcard grants more than is needed: {role}");
+}
+
+#[test]
+fn readers_may_read_what_explain_reads_and_write_nothing() {
+    let manifest = text("deploy/manifests/aliquot.yaml");
+    let role = |name: &str| {
+        let named = format!("\n  name: {name}\n");
+        let mut roles = manifest.split("\n---\n").filter(|object| object.contains("kind: ClusterRole\n"));
+        roles.find(|object| object.contains(&named)).unwrap().to_owned()
+    };
+    let resources = |role: &str| -> BTreeSet<String> {
+        let lines =
+            role.lines().filter_map(|line| line.trim().strip_prefix("resources: [")?.strip_suffix(']'));
+        lines.flat_map(|line| line.split(", ")).map(str::to_owned).collect()
+    };
+    let [viewer, claims, admin] = ["aliquot-viewer", "aliquot-claims-viewer", "aliquot-admin"].map(role);
+    // What has no namespace, for all tenants; what has one, by the roles that they have in it.
+    assert_eq!(resources(&viewer), BTreeSet::from(["deviceclasses".to_owned(), "resourceslices".to_owned()]));
+    assert_eq!(resources(&claims).len(), 2);
+    assert!(claims.contains("aggregate-to-view: \"true\"") && !viewer.contains("aggregate"), "{manifest}");
+    let read: BTreeSet<String> = listing::resources().map(str::to_owned).collect();
+    assert_eq!(resources(&admin), read);
+    assert!(resources(&viewer).union(&resources(&claims)).all(|one| read.contains(one)));
+    for role in [&viewer, &claims, &admin] {
+        let verbs = role.lines().filter(|line| line.contains("verbs: "));
+        assert!(verbs.into_iter().all(|line| line.trim() == "verbs: [get, list, watch]"), "{role}");
+        assert!(!role.contains('*'), "{role}");
+    }
 }
 
 #[test]
