@@ -1,7 +1,7 @@
 //! What `deploy/release` made: a tarball, packages of two systems, the list of what they contain. `ALIQUOT_RELEASE` names the
 //! directory; without it these tests stand aside.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at what it did not expect")]
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use std::collections::BTreeSet;
 use std::fs;
