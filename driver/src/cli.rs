@@ -12,7 +12,9 @@
 mod bundle;
 mod classes;
 mod cluster;
+mod cluster_cards;
 mod cluster_input;
+mod cluster_summary;
 mod convert;
 mod demo;
 mod devices;

@@ -20,6 +20,13 @@ pub(super) struct InputArgs {
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     files: Vec<PathBuf>,
 
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// Cluster to read.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct LiveArgs {
     /// Read a live cluster: slices, classes, claims, templates, nodes, Pods, namespaces, taint rules. Without CONTEXT, the
     /// kubeconfig's current one; without a kubeconfig, the Pod's ServiceAccount
     #[arg(
@@ -44,7 +51,7 @@ pub(super) struct InputArgs {
 /// Namespaces of a cluster, as kubectl names them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct NamespaceArgs {
-    /// Namespace: its Pods and claims alone are answered for. Where rights end there, it is read instead of all
+    /// Namespace that is asked about; where rights end there, it is read instead of all
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(super) namespace: Option<String>,
 
@@ -71,12 +78,31 @@ impl NamespaceArgs {
 impl InputArgs {
     /// Whether a live cluster is read by the kubeconfig's current context.
     pub(super) fn names_no_context(&self) -> bool {
-        self.cluster.as_deref() == Some("")
+        self.live.cluster.as_deref() == Some("")
+    }
+}
+
+// === impl LiveArgs ===
+
+impl LiveArgs {
+    /// Whether a cluster is named.
+    pub(super) fn is_named(&self) -> bool {
+        self.cluster.is_some() || self.context.is_some()
     }
 
     /// The context of the cluster to read, as [`context_of`].
     fn context(&self, more: &mut Vec<PathBuf>) -> Option<String> {
         self.context.clone().or_else(|| context_of(self.cluster.as_deref(), more))
+    }
+
+    /// The objects of the cluster; `None`: none is named.
+    pub(super) fn read(
+        &self,
+        scope: &NamespaceScope,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<Option<Manifests>, Failure> {
+        let Some(context) = self.context(&mut Vec::new()) else { return Ok(None) };
+        read_live(&context, self.kubeconfig.clone(), scope, terminal).map(Some)
     }
 }
 
@@ -89,7 +115,7 @@ pub(super) fn read(
     terminal: &mut Terminal<'_>,
 ) -> Result<Manifests, Failure> {
     let mut more = more.to_vec();
-    let context = args.context(&mut more);
+    let context = args.live.context(&mut more);
     let files: Vec<PathBuf> = args.files.iter().cloned().chain(more).collect();
     if context.is_none() && files.is_empty() {
         let message = "found no input, expected manifests; name them with -f FILE (- is standard input), or a live cluster with \
@@ -98,7 +124,8 @@ pub(super) fn read(
     }
     let (mut reader, mut read) = (Reader::new(), None);
     if let Some(context) = &context {
-        read = Some(read_cluster(&access(context, args.kubeconfig.clone()), scope, &mut reader, terminal)?);
+        read =
+            Some(read_cluster(&access(context, args.live.kubeconfig.clone()), scope, &mut reader, terminal)?);
     }
     input::read_files(&mut reader, &files, terminal)?;
     let mut manifests = input::finish(reader, terminal)?;
@@ -131,10 +158,11 @@ pub(super) fn context_of(cluster: Option<&str>, more: &mut Vec<PathBuf>) -> Opti
 pub(super) fn read_live(
     context: &str,
     kubeconfig: Option<PathBuf>,
+    scope: &NamespaceScope,
     terminal: &mut Terminal<'_>,
 ) -> Result<Manifests, Failure> {
     let mut reader = Reader::new();
-    let read = read_cluster(&access(context, kubeconfig), &NamespaceScope::Readable, &mut reader, terminal)?;
+    let read = read_cluster(&access(context, kubeconfig), scope, &mut reader, terminal)?;
     let mut manifests = input::finish(reader, terminal)?;
     note_rest(&mut manifests, &read);
     Ok(manifests)

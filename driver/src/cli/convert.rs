@@ -10,9 +10,10 @@ use aliquot_core::units::Bytes;
 use serde_json::json;
 
 use crate::convert::{Cards, ConvertError, KnownCard, Settings, Source, System, convert};
+use crate::kube::listing::NamespaceScope;
 use crate::manifest::{Manifests, yaml_document};
 
-use super::cluster_input;
+use super::cluster_input::{self, read_live};
 use super::failure::{CommandAnswer, Failure};
 use super::input::{self, FileArgs};
 use super::manual::manual;
@@ -104,7 +105,9 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     let texts = input::texts(&files, terminal)?;
     let fleet = fleet(args, terminal)?;
     let live = match &context {
-        Some(context) => Some(cluster_input::read_live(context, args.kubeconfig.clone(), terminal)?),
+        Some(context) => {
+            Some(read_live(context, args.kubeconfig.clone(), &NamespaceScope::Readable, terminal)?)
+        }
         None => None,
     };
     let cards = Cards {

@@ -15,11 +15,14 @@ use serde_json::{Value, json};
 
 use crate::config::state_home;
 
+use super::cluster_input::{LiveArgs, NamespaceArgs};
+use super::cluster_summary::{self, NodeOrder, SummaryView};
 use super::failure::{CommandAnswer, Failure};
 use super::manual::manual;
 use super::nodes::{Fleet, FleetNode, NodeArgs, catalogue};
-use super::output::{Format, Side, Terminal, Tone};
+use super::output::{Format, ListFormat, Side, Terminal, Tone};
 use crate::hardware::open_machine;
+use crate::kube::listing::NamespaceScope;
 use strangers::{Strangers, StrangersOfCard};
 
 /// Widest list of holders in one line of the table.
@@ -30,23 +33,49 @@ Examples:
   aliquot devices
   aliquot devices --node mixed
   aliquot devices --node 8xh100 --policy layouts.toml
-  aliquot devices --node mixed -o json";
+  aliquot devices --node mixed -o json
+  aliquot devices --cluster
+  aliquot devices --context prod --node gpu-7";
 
 /// Show cards: layout and its reason, free capacity, the largest hole, the claims
 ///
-/// Without --node these are this machine's own cards, with the claims of local runs.
+/// Without --node these are this machine's own cards, with the claims of local runs. With --cluster they are those that the
+/// agents of a live cluster publish, summed up by model, layout and node; --node is then the name of a node there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = manual(EXAMPLES))]
 pub(super) struct Args {
     #[command(flatten)]
     nodes: NodeArgs,
 
+    #[command(flatten)]
+    live: LiveArgs,
+
+    #[command(flatten)]
+    namespaces: NamespaceArgs,
+
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
-    output: Format,
+    output: ListFormat,
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
+    let scope = args.namespaces.scope();
+    let NodeArgs { policy, catalogue, state, .. } = &args.nodes;
+    let has_own = policy.is_some() || catalogue.is_some() || state.is_some();
+    if args.live.is_named() && has_own {
+        let message = "found --policy, --catalogue or --state with a cluster, expected none: its agents publish by their \
+                       own; leave it out";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    if let Some(manifests) = args.live.read(&scope, terminal)? {
+        let view = SummaryView { nodes: &args.nodes.nodes, order: NodeOrder::Name, form: args.output };
+        return cluster_summary::show(&manifests, &view, terminal);
+    }
+    if scope != NamespaceScope::Readable {
+        let message =
+            "found -n or -A without a cluster, expected --cluster; cards of files lie in no namespace";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let (fleet, strangers) = if args.nodes.nodes.is_empty() {
         own_cards(args, terminal)?
     } else {
@@ -57,13 +86,18 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
             terminal.note(format_args!("warning: {stray}"))?;
         }
     }
+    let value = || {
+        let nodes = fleet.nodes.iter().map(|node| node_json(node, &fleet, &strangers));
+        json!({ "nodes": nodes.collect::<Vec<Value>>() })
+    };
     match args.output {
-        Format::Table => tables(&fleet, &strangers, terminal)?,
-        form => {
-            let node = |node| node_json(node, &fleet, &strangers);
-            let nodes: Vec<Value> = fleet.nodes.iter().map(node).collect();
-            terminal.value(form, &json!({ "nodes": nodes }))?;
+        ListFormat::Table | ListFormat::Wide => tables(&fleet, &strangers, terminal)?,
+        ListFormat::Name => {
+            let mut nodes = fleet.nodes.iter();
+            nodes.try_for_each(|node| terminal.line(format_args!("node/{}", node.name)))?;
         }
+        ListFormat::Json => terminal.value(Format::Json, &value())?,
+        ListFormat::Yaml => terminal.value(Format::Yaml, &value())?,
     }
     Ok(fleet.answer(CommandAnswer::Yes))
 }

@@ -17,12 +17,15 @@ use crate::view::Looker;
 use crate::view::model::{Picture, picture};
 use crate::view::snapshot::{Region, Snapshot};
 
+use super::cluster_input::LiveArgs;
+use super::cluster_summary::{self, NodeOrder, SummaryView};
 use super::failure::{CommandAnswer, Failure};
 use super::nodes::{NodeArgs, catalogue};
-use super::output::{Format, RedrawMode, Terminal};
+use super::output::{Format, ListFormat, RedrawMode, Terminal};
 use crate::error_text::chain;
 use crate::hardware::Hardware;
 use crate::hardware::node_spec;
+use crate::kube::listing::NamespaceScope;
 use crate::state_dir::must_exist;
 
 /// Exit code if a named state directory cannot be read; the others are shown all the same.
@@ -38,7 +41,8 @@ Examples:
   aliquot top --once --interval 0                once, at once, without rates
   aliquot top --refusals default/llama           the last refused calls of a claim, and why
   aliquot top -o json | jq '.cards[].shares[] | select(.enforcement.state == \"bypassed\")'
-  aliquot top --state /tmp/node --node mixed     what `aliquot prepare` made there";
+  aliquot top --state /tmp/node --node mixed     what `aliquot prepare` made there
+  aliquot top --cluster                          what claims hold on nodes of a cluster";
 
 /// Long help.
 pub(super) const ABOUT: &str = "\
@@ -131,9 +135,20 @@ pub(super) struct Args {
     #[arg(long)]
     once: bool,
 
+    #[command(flatten)]
+    live: LiveArgs,
+
+    /// Namespace of a cluster whose claims are read where rights end there
+    #[arg(long, value_name = "NAMESPACE", requires = "live")]
+    namespace: Option<String>,
+
+    /// All namespaces of a cluster, or none: without the right to read their claims the command fails
+    #[arg(short = 'A', long, requires = "live", conflicts_with = "namespace")]
+    all_namespaces: bool,
+
     /// Form of the answer; any form is shown once
     #[arg(short, long, value_enum, value_name = "FORM")]
-    output: Option<Format>,
+    output: Option<ListFormat>,
 }
 
 /// Columns if the output is no terminal.
@@ -146,6 +161,17 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAnswer, Failure> {
+    let scope = match &args.namespace {
+        Some(name) => NamespaceScope::Named(name.clone()),
+        None if args.all_namespaces => NamespaceScope::All,
+        None => NamespaceScope::Readable,
+    };
+    if let Some(manifests) = args.live.read(&scope, terminal)? {
+        let nodes: Vec<String> = args.node.iter().cloned().collect();
+        let form = args.output.unwrap_or_default();
+        let view = SummaryView { nodes: &nodes, order: NodeOrder::Fullest, form };
+        return cluster_summary::show(&manifests, &view, terminal);
+    }
     let inventory = described(args)?;
     args.states.iter().try_for_each(|state| must_exist(state))?;
     let homes = if args.states.is_empty() { state_homes() } else { Vec::new() };
@@ -191,8 +217,13 @@ fn once(args: &Args, mut looker: Looker, terminal: &mut Terminal<'_>) -> Result<
         picture(Some(&first), &looker.look())
     };
     match args.output.unwrap_or_default() {
-        Format::Table => print(&picture, terminal)?,
-        form => terminal.value(form, &json::value(&picture))?,
+        ListFormat::Table | ListFormat::Wide => print(&picture, terminal)?,
+        ListFormat::Name => {
+            let mut cards = picture.cards.iter();
+            cards.try_for_each(|card| terminal.line(format_args!("card/{}", card.uuid)))?;
+        }
+        ListFormat::Json => terminal.value(Format::Json, &json::value(&picture))?,
+        ListFormat::Yaml => terminal.value(Format::Yaml, &json::value(&picture))?,
     }
     Ok(answer(args, &picture))
 }

@@ -5,6 +5,7 @@ mod bundle;
 mod burst;
 mod bypass;
 mod call_log;
+mod cluster_cards;
 mod cluster_client;
 mod dashboards;
 mod deploy;
