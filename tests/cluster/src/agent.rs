@@ -40,6 +40,19 @@ pub struct Agent {
     process: usize,
 }
 
+/// The value of a metric with one sample, a whole number, in the text of `/metrics`.
+#[must_use]
+pub fn metric_in(text: &str, name: &str) -> Option<u64> {
+    let of_name = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        let value = rest
+            .strip_prefix(' ')
+            .or_else(|| rest.strip_prefix('{')?.split_once("} ").map(|(_, value)| value));
+        value?.trim().parse().ok()
+    };
+    text.lines().find_map(of_name)
+}
+
 impl Agent {
     /// Starts an agent on the node and waits until it is registered and its slices are published.
     ///
@@ -136,9 +149,7 @@ impl Agent {
     /// The agent does not answer, or has no such metric.
     pub fn metric(&self, name: &str) -> Result<u64, ClusterError> {
         let text = self.read("/metrics").map_err(|error| ClusterError::failed(self.name(), error))?;
-        let value = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        let found = value.filter_map(|value| value.trim().parse().ok()).next();
-        found.ok_or_else(|| {
+        metric_in(&text, name).ok_or_else(|| {
             ClusterError::failed(self.name(), format!("metric {name}: found no sample, expected one"))
         })
     }

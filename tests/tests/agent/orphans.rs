@@ -84,7 +84,7 @@ async fn claim_that_neither_side_knows_is_released() {
     write!(stream, "GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n").unwrap();
     let mut metrics = String::new();
     stream.read_to_string(&mut metrics).unwrap();
-    assert!(metrics.contains("aliquot_dra_orphans_released_total 1\n"), "{metrics}");
+    assert!(metrics.contains("aliquot_dra_orphans_released_total{node=\"node-1\"} 1\n"), "{metrics}");
     bench.agent.stop().await;
 }
 

@@ -114,7 +114,7 @@ impl Agent {
         let answer = self.page("/readyz");
         assert!(ready(), "{answer}");
         let line = answer.lines().find_map(|line| line.strip_prefix("policy: ")).unwrap().to_owned();
-        (line, self.page("/metrics").contains("\naliquot_policy_refused 1\n"))
+        (line, self.page("/metrics").contains("\naliquot_policy_refused{node=\"n1\"} 1\n"))
     }
 }
 

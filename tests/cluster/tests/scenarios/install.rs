@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use aliquot_cluster::Client;
+use aliquot_cluster::{Client, metric_in};
 use serde_json::{Value, json};
 
 use crate::stage::checkout;
@@ -123,8 +123,7 @@ impl Installed {
         let port = &pod["spec"]["containers"][0]["ports"][0]["containerPort"];
         let path = format!("{NAMESPACE}/pods/{}:{port}/proxy/metrics", pod["metadata"]["name"].as_str()?);
         let text = self.client.api().text(&path).ok()?;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value?.trim().parse().ok()
+        metric_in(&text, name)
     }
 }
 
