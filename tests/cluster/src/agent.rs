@@ -40,19 +40,6 @@ pub struct Agent {
     process: usize,
 }
 
-/// The value of a metric with one sample, a whole number, in the text of `/metrics`.
-#[must_use]
-pub fn metric_in(text: &str, name: &str) -> Option<u64> {
-    let of_name = |line: &str| {
-        let rest = line.strip_prefix(name)?;
-        let value = rest
-            .strip_prefix(' ')
-            .or_else(|| rest.strip_prefix('{')?.split_once("} ").map(|(_, value)| value));
-        value?.trim().parse().ok()
-    };
-    text.lines().find_map(of_name)
-}
-
 impl Agent {
     /// Starts an agent on the node and waits until it is registered and its slices are published.
     ///
@@ -148,10 +135,19 @@ impl Agent {
     /// # Errors
     /// The agent does not answer, or has no such metric.
     pub fn metric(&self, name: &str) -> Result<u64, ClusterError> {
-        let text = self.read("/metrics").map_err(|error| ClusterError::failed(self.name(), error))?;
-        metric_in(&text, name).ok_or_else(|| {
+        let text = self.metrics()?;
+        let found = sample(&text, name);
+        found.ok_or_else(|| {
             ClusterError::failed(self.name(), format!("metric {name}: found no sample, expected one"))
         })
+    }
+
+    /// All metrics, as text.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn metrics(&self) -> Result<String, ClusterError> {
+        self.read("/metrics").map_err(|error| ClusterError::failed(self.name(), error))
     }
 
     /// The state directory, as the node sees it.
@@ -188,4 +184,11 @@ fn free_ports() -> Result<[u16; 2], ClusterError> {
     let (one, other) = (listen()?, listen()?);
     let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port()).map_err(failed);
     Ok([port(&one)?, port(&other)?])
+}
+
+/// The first whole number of a metric in a text of metrics, whatever its labels.
+#[must_use]
+pub fn sample(text: &str, name: &str) -> Option<u64> {
+    let samples = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(['{', ' ']));
+    samples.filter_map(|sample| sample.rsplit(' ').next()?.trim().parse().ok()).next()
 }

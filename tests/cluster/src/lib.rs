@@ -26,7 +26,7 @@ mod parts;
 mod place;
 mod wire;
 
-pub use agent::{AGENT_PROCESSES, Agent, AgentOptions, metric_in};
+pub use agent::{AGENT_PROCESSES, Agent, AgentOptions, sample};
 pub use api::{Api, ApiError};
 pub use client::Client;
 pub use cluster::{Cluster, Options, Scope};

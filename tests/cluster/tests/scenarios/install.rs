@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use aliquot_cluster::{Client, metric_in};
+use aliquot_cluster::{Client, sample};
 use serde_json::{Value, json};
 
 use crate::stage::checkout;
@@ -122,8 +122,7 @@ impl Installed {
         let pod = self.agent_pod();
         let port = &pod["spec"]["containers"][0]["ports"][0]["containerPort"];
         let path = format!("{NAMESPACE}/pods/{}:{port}/proxy/metrics", pod["metadata"]["name"].as_str()?);
-        let text = self.client.api().text(&path).ok()?;
-        metric_in(&text, name)
+        sample(&self.client.api().text(&path).ok()?, name)
     }
 }
 

@@ -70,6 +70,30 @@ fn computed(space: &Namespace<'_>, pods: [&str; 2]) -> Result<[f64; 2], String> 
     Ok([first * 100.0 / all, second * 100.0 / all])
 }
 
+/// Waits until the agent's metrics name the container of each share, while both Pods compute.
+fn containers_are_named(stage: &Stage, space: &Namespace<'_>, pods: [&str; 2]) {
+    let mut found = String::new();
+    for _ in 0..ATTEMPTS {
+        let named = thread::scope(|scope| {
+            let working = scope.spawn(|| computed(space, pods));
+            let mut is_named = false;
+            while !is_named && !working.is_finished() {
+                thread::sleep(Duration::from_millis(200));
+                found = stage.agent().metrics().unwrap();
+                let shares =
+                    found.lines().filter(|line| line.starts_with("aliquot_vgpu_memory_limit_bytes{"));
+                is_named = shares.filter(|line| line.contains(",container=\"main\",")).count() == pods.len();
+            }
+            drop(working.join());
+            is_named
+        });
+        if named {
+            return;
+        }
+    }
+    panic!("found no container of each share among the metrics:\n{found}");
+}
+
 fn fits(had: &[f64; 2], wanted: [f64; 2], error: f64) -> bool {
     (had[0] - wanted[0]).abs() <= error
 }
@@ -114,6 +138,7 @@ fn pods_with_shares_are_held_to_their_limits() {
     let rest = create(&space, &user);
     held_to_limit(&space, &rest, &["tenant", "fill"]).unwrap();
     converges(&space, [&quarter, &rest], [25.0, 75.0], ATTEMPTS).unwrap();
+    containers_are_named(&stage, &space, [&quarter, &rest]);
     // Each time in new processes; their numbers in the two containers may be equal.
     let again: Vec<_> = (0..AGAIN).map(|_| computed(&space, [&quarter, &rest])).collect();
     println!("again: {again:?}");
