@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Inventory ─┐                    per card                              per node
-//!  policy ────┼▶ choose: layout ─▶ device: attributes, capacity, ─▶ slices: two pools, chunks, names
+//!  policy ────┼▶ choose: layout ─▶ device: attributes, capacity, ─▶ slices: pools, chunks, names
 //!  server ────┘                    counters, taints, in the order of [`order`]
 //! ```
 //!
@@ -45,7 +45,7 @@ pub use busy::HeldDevice;
 pub use choose::LayoutReason;
 pub use classes::classes;
 pub use device::{CAPACITY_CORES, CAPACITY_MEMORY, TAINT_LAYOUT, TAINT_OCCUPIED, TAINT_UNHEALTHY};
-pub use names::{PoolKind, pool_name};
+pub use names::{is_pool_of, pool_on};
 pub use offered::{CardOutcome, DRIVER, OfferedPart, Offers};
 pub use policy::{Layout, LayoutKind, LayoutPolicy, ShareTerms};
 pub use problem::OfferProblem;
@@ -56,10 +56,11 @@ use crate::dra::Sharing;
 use crate::id::{CardUuid, NodeName};
 use crate::units::Bytes;
 
-use card_devices::CardDevices;
+use card_devices::{CardDevices, CardPools, DeviceGroup};
 use choose::{AutoCounters, LayoutChoice, ResolvedLayout};
 use counters::CardCounters;
 use device::{CardContext, Maker, PartDevice};
+use names::{PoolKey, PoolKind, PoolNaming, pool_name};
 use slices::{PoolDraft, Rank};
 use tables::Tables;
 
@@ -92,17 +93,21 @@ pub fn offers(
         counter_stance: None,
     };
     let tables = Tables::of(inventory);
-    let mut pools = Pools::default();
+    let mut pools = BTreeMap::new();
     for card in in_order(inventory, usage, &mut offers.problems) {
         let (layout, rule) = policy.layout_of(card);
         let choice = with_health(choose::choose(card, layout, &tables, server), card, server);
         let asked = PolicyLayout { layout: layout.kind(), rule: rule.map(|number| number + 1) };
-        let around = Surroundings { node, card, tables: &tables, server, evict: &policy.evict };
-        let made = choice.chosen.as_ref().map(|chosen| make(chosen, &around));
         let held = usage.devices.get(&card.uuid).map_or(&[] as &[HeldDevice], Vec::as_slice);
+        let naming = busy::naming_of(held, node);
+        let around = Surroundings { node, card, tables: &tables, server, evict: &policy.evict, naming };
+        let made = choice.chosen.as_ref().map(|chosen| make(chosen, &around));
         let other = other_of_auto(layout, &around);
-        if let Some(other) = other.as_ref().filter(|_| held.is_empty()) {
-            offers.other_parts.extend(other.1.parts(node));
+        if held.is_empty() {
+            for other in other.iter().map(|(_, made)| made) {
+                offers.other_parts.extend(other.parts(node).chain(other.old_parts(node)));
+            }
+            offers.other_parts.extend(made.iter().flat_map(|made| made.old_parts(node)));
         }
         offers.counter_stance =
             offers.counter_stance.max(counter_stance(layout, made.as_ref(), card, server));
@@ -110,14 +115,14 @@ pub fn offers(
         offers.cards.push(publish(node, card, asked, choice, made, &mut pools));
     }
     offers.cards.sort_by_key(|outcome| outcome.index);
-    let nothing = pools.plain.is_empty() && pools.dynamic.is_empty();
-    for (draft, kind) in [(pools.plain, PoolKind::Plain), (pools.dynamic, PoolKind::Dynamic)] {
+    if pools.is_empty() {
         // A node without anything still says so, with one empty slice.
-        if !draft.is_empty() || (nothing && kind == PoolKind::Plain) {
-            let (slices, parts) = draft.finish(node, kind);
-            offers.slices.extend(slices);
-            offers.parts.extend(parts);
-        }
+        pools.insert(PoolKey::nothing(), PoolDraft::default());
+    }
+    for (key, draft) in pools {
+        let (slices, parts) = draft.finish(node, &key);
+        offers.slices.extend(slices);
+        offers.parts.extend(parts);
     }
     offers
 }
@@ -129,6 +134,7 @@ struct Surroundings<'a> {
     tables: &'a Tables<'a>,
     server: ServerVersion,
     evict: &'a BTreeSet<NotedFault>,
+    naming: PoolNaming,
 }
 
 /// What `auto` has for a card when it decides the other way about counters.
@@ -154,7 +160,7 @@ fn counter_stance(
 ) -> Option<CounterStance> {
     let withheld = matches!(layout, Layout::Auto(_))
         && matches!(choose::counters_of(card, server), AutoCounters::Withheld(_));
-    let published = made.is_some_and(|made| made.pool == PoolKind::Dynamic);
+    let published = made.is_some_and(CardDevices::is_dynamic);
     match (withheld, published) {
         (true, _) => Some(CounterStance::Withheld),
         (false, true) => Some(CounterStance::Published),
@@ -188,12 +194,6 @@ fn keep_busy(
     choice.problems.push(OfferProblem::LayoutWaits { wanted, given: kept.layout });
     choice.reason = LayoutReason::Busy;
     (choice, Some(kept))
-}
-
-#[derive(Default)]
-struct Pools {
-    plain: PoolDraft,
-    dynamic: PoolDraft,
 }
 
 /// Cards in the order in which they should fill: the fullest first, then by what they are, never by index.
@@ -249,7 +249,7 @@ fn publish(
     asked: PolicyLayout,
     choice: LayoutChoice,
     made: Option<CardDevices>,
-    pools: &mut Pools,
+    pools: &mut BTreeMap<PoolKey, PoolDraft>,
 ) -> CardOutcome {
     let mut outcome = CardOutcome {
         card: card.uuid.clone(),
@@ -263,19 +263,15 @@ fn publish(
         problems: choice.problems,
     };
     let Some(made) = made else { return outcome };
-    let draft = match made.pool {
-        PoolKind::Plain => &mut pools.plain,
-        PoolKind::Dynamic => &mut pools.dynamic,
-    };
     outcome.layout = Some(made.layout);
-    outcome.pool = Some(pool_name(node, made.pool));
+    outcome.pool = made.groups.first().map(|group| pool_name(node, &group.pool));
     outcome.problems.extend(made.problems);
-    if let Some(set) = made.set {
-        draft.add_set(set);
+    if let (Some(set), Some(group)) = (made.set, made.groups.first()) {
+        pools.entry(group.pool.clone()).or_default().add_set(set);
     }
-    for (rank, group) in made.groups {
-        outcome.devices += group.len();
-        for taken in draft.add(rank, group) {
+    for DeviceGroup { rank, pool, devices } in made.groups {
+        outcome.devices += devices.len();
+        for taken in pools.entry(pool).or_default().add(rank, devices) {
             outcome.devices -= 1;
             let part = taken.offered.part.to_string();
             let because = "another device of this node has its name";
@@ -301,18 +297,17 @@ fn with_health(mut choice: LayoutChoice, card: &Card, server: ServerVersion) -> 
 }
 
 fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {
-    let Surroundings { node, card, tables, server, evict } = *around;
+    let Surroundings { node, card, tables, server, evict, naming } = *around;
     let facts = tables.facts(card).map(|(_, facts)| facts);
     let counters = match (chosen, facts) {
         (ResolvedLayout::Dynamic(_), Some(facts)) => Some(CardCounters::of(card, facts)),
         _ => None,
     };
     let set = counters.as_ref().map(CardCounters::set);
-    let pool = if set.is_some() { PoolKind::Dynamic } else { PoolKind::Plain };
     let layout = chosen.kind();
     let setting = CardContext { layout, terms: chosen.terms(), shares: server.shares, counters, evict };
     let mut maker = Maker::new(card, setting, node, server);
-    let mut groups = match chosen {
+    let ranked = match chosen {
         ResolvedLayout::Whole => vec![(Rank::WholeCard, vec![maker.card(Sharing::Exclusive)])],
         ResolvedLayout::Shared(_) => vec![card_itself(&mut maker)],
         ResolvedLayout::Slots(slots) => vec![(Rank::Slot, maker.slots(slots))],
@@ -323,6 +318,17 @@ fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {
             [(Rank::Partition, maker.partitions(places))].into_iter().chain(itself).collect()
         }
     };
+    let in_pools = |(rank, devices): (Rank, Vec<PartDevice>)| {
+        let kind = match (rank, set.is_some()) {
+            (_, true) => PoolKind::Dynamic,
+            (Rank::Slot, false) => PoolKind::Slots,
+            (Rank::Partition, false) => PoolKind::Split,
+            (Rank::SharedCard, false) => PoolKind::Shared,
+            (Rank::WholeCard, false) => PoolKind::Whole,
+        };
+        CardPools { naming, kind, model: &card.model }.group(rank, devices)
+    };
+    let mut groups: Vec<DeviceGroup> = ranked.into_iter().flat_map(in_pools).collect();
     let mut problems = maker.problems;
     problems.extend(card.unwell.iter().map(|Unwell { part, why, .. }| OfferProblem::PartUnhealthy {
         part: part.to_string(),
@@ -331,9 +337,9 @@ fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {
     if !server.taints.is_kept() {
         // Nothing else would keep claims off it.
         let well = |built: &PartDevice| card.why_unwell(&built.offered.part).is_none();
-        groups.iter_mut().for_each(|(_, group)| group.retain(well));
+        groups.iter_mut().for_each(|group| group.devices.retain(well));
     }
-    CardDevices { layout, pool, groups, set, problems }
+    CardDevices { layout, groups, set, problems }
 }
 
 /// The card as a device, shared if limits can be held on it.

@@ -13,10 +13,9 @@
 use super::card_devices::CardDevices;
 use super::choose::ResolvedLayout;
 use super::device::{PartDevice, TAINT_LAYOUT, no_schedule};
-use super::names::{PoolKind, pool_name};
+use super::names::{PoolKey, PoolNaming, is_pool_of, pool_name};
 use super::order::TemplatePlacement;
 use super::policy::{ShareTerms, Slot};
-use super::slices::Rank;
 use super::tables::Tables;
 use crate::card::Card;
 use crate::dra::{DeviceId, Sharing};
@@ -42,9 +41,17 @@ pub struct HeldDevice {
 
 /// Whether what is held is among what is made, as it was.
 pub(super) fn has_all(made: &CardDevices, held: &[HeldDevice], node: &NodeName) -> bool {
-    let pool = pool_name(node, made.pool);
-    let is_there = |h: &HeldDevice| made.groups.iter().flat_map(|(_, group)| group).any(|b| h.is(b, &pool));
+    let groups: Vec<_> =
+        made.groups.iter().map(|group| (pool_name(node, &group.pool), &group.devices)).collect();
+    let is_there = |h: &HeldDevice| groups.iter().any(|(pool, group)| group.iter().any(|b| h.is(b, pool)));
     held.iter().all(is_there)
+}
+
+/// How the pools of a card are named: as before while it is held under such a name.
+pub(super) fn naming_of(held: &[HeldDevice], node: &NodeName) -> PoolNaming {
+    let is_old =
+        |h: &HeldDevice| is_pool_of(node, &h.device.pool) && PoolKey::of_name(&h.device.pool).is_old();
+    if held.iter().any(is_old) { PoolNaming::Old } else { PoolNaming::ByShape }
 }
 
 /// The layout that the card has, by what is held of it; none where that says nothing.
@@ -55,7 +62,8 @@ pub(super) fn layout_of(
     node: &NodeName,
 ) -> Option<ResolvedLayout> {
     let first = held.first()?;
-    if first.device.pool == pool_name(node, PoolKind::Dynamic) {
+    let pool = &first.device.pool;
+    if is_pool_of(node, pool) && PoolKey::of_name(pool).is_dynamic() {
         return Some(ResolvedLayout::Dynamic(ShareTerms::default()));
     }
     match (&first.part, first.sharing) {
@@ -75,12 +83,12 @@ pub(super) fn layout_of(
 
 /// Leaves of what was made what is held, closed to new claims; none where nothing of it is left.
 pub(super) fn closed(mut made: CardDevices, held: &[HeldDevice], node: &NodeName) -> Option<CardDevices> {
-    let pool = pool_name(node, made.pool);
-    for (_, group) in &mut made.groups {
-        group.retain(|built| held.iter().any(|h| h.is(built, &pool)));
-        group.iter_mut().for_each(|built| built.device.taints.push(no_schedule(TAINT_LAYOUT)));
+    for group in &mut made.groups {
+        let pool = pool_name(node, &group.pool);
+        group.devices.retain(|built| held.iter().any(|h| h.is(built, &pool)));
+        group.devices.iter_mut().for_each(|built| built.device.taints.push(no_schedule(TAINT_LAYOUT)));
     }
-    made.groups.retain(|(_, group): &(Rank, Vec<PartDevice>)| !group.is_empty());
+    made.groups.retain(|group| !group.devices.is_empty());
     (!made.groups.is_empty()).then_some(made)
 }
 

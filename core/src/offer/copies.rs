@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use super::Offers;
 use super::attributes::{TOPOLOGY, on_node};
-use super::names::{pool_name, slice_name};
-use super::{Offers, PoolKind};
+use super::names::{PoolKey, pool_name, slice_name};
 use crate::card::Inventory;
 use crate::dra::{AttributeValue, Device, DeviceAttributes, NodeSelection, ResourceSlice};
 use crate::id::NodeName;
@@ -18,14 +18,13 @@ impl Offers {
     #[must_use]
     pub fn slices_on(&self, inventory: &Inventory, from: &NodeName, to: &NodeName) -> Vec<ResourceSlice> {
         let groups = groups(inventory, from, to);
-        let mut index_in: BTreeMap<PoolKind, usize> = BTreeMap::new();
-        let dynamic = pool_name(from, PoolKind::Dynamic);
+        let mut index_in: BTreeMap<PoolKey, usize> = BTreeMap::new();
         let mut slices = self.slices.clone();
         for slice in &mut slices {
-            let kind = if slice.pool.name == dynamic { PoolKind::Dynamic } else { PoolKind::Plain };
-            let index = index_in.entry(kind).or_default();
-            slice.name = slice_name(to, kind, *index);
-            slice.pool.name = pool_name(to, kind);
+            let key = PoolKey::of_name(&slice.pool.name);
+            slice.pool.name = pool_name(to, &key);
+            let index = index_in.entry(key.clone()).or_default();
+            slice.name = slice_name(to, &key, *index);
             slice.node = NodeSelection::Name(to.as_str().to_owned());
             *index += 1;
             // A device that names no group is shared with the original.

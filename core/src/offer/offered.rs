@@ -25,8 +25,8 @@ pub struct Offers {
     pub cards: Vec<CardOutcome>,
     /// What is wrong with the policy as a whole, and with the inventory.
     pub problems: Vec<OfferProblem>,
-    /// What the devices of idle cards stand for in the other layout that `auto` has for them: the scheduler may have
-    /// allocated one just before the layout changed.
+    /// What the devices of idle cards stand for in the other layout that `auto` has for them, and under the names that 0.1
+    /// gave to pools: the scheduler may have allocated one just before.
     pub other_parts: BTreeMap<DeviceId, OfferedPart>,
     /// Whether the node counts among those with counters; `None`: it has no card for them.
     pub counter_stance: Option<CounterStance>,
@@ -66,7 +66,7 @@ pub struct CardOutcome {
     pub layout: Option<LayoutKind>,
     /// Why.
     pub reason: LayoutReason,
-    /// Pool of its devices.
+    /// Pool of its devices; the first where each profile has its own.
     pub pool: Option<String>,
     /// Number of its devices.
     pub devices: usize,

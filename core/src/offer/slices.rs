@@ -1,8 +1,8 @@
-//! Devices into slices: two pools, chunks that Kubernetes takes, names in the order of first fit.
+//! Devices into slices: pools of one shape, chunks that Kubernetes takes, names in the order of first fit.
 //!
 //! ```text
-//!  pool node-1/aliquot-1-shared                    pool node-1/aliquot-2-dynamic
-//!    …-0000  slots, partitions, shared, whole        …-0000  counter sets, eight cards each
+//!  pool node-1/aliquot-3-shared-024-nvidia-l4-24gb pool node-1/aliquot-5-dynamic-080-nvidia-h100-80gb-sxm
+//!    …-0000  cards                                   …-0000  counter sets, eight cards each
 //!    …-0001  …                                       …-0001  partitions of cards A and B
 //!                                                    …-0002  partitions of cards C and D
 //!                                                    …-0003  the cards themselves, last card first
@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 
 use super::device::PartDevice;
-use super::names::{PoolKind, pool_name, slice_name};
+use super::names::{PoolKey, pool_name, slice_name};
 use super::offered::{DRIVER, OfferedPart, Offers};
 use crate::dra::{CounterSet, Device, DeviceId, NodeSelection, Pool, ResourceSlice};
 use crate::id::NodeName;
@@ -63,19 +63,15 @@ impl PoolDraft {
         self.sets.push(set);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
     /// The slices of the pool, and in the order of publication what its devices stand for.
     pub(super) fn finish(
         mut self,
         node: &NodeName,
-        kind: PoolKind,
+        key: &PoolKey,
     ) -> (Vec<ResourceSlice>, Vec<(DeviceId, OfferedPart)>) {
-        let pool = pool_name(node, kind);
+        let pool = pool_name(node, key);
         self.groups.sort_by_key(|(rank, _)| *rank);
-        if kind == PoolKind::Dynamic {
+        if key.is_dynamic() {
             let cards = self.groups.partition_point(|(rank, _)| *rank < Rank::SharedCard);
             self.groups[cards..].reverse();
         }
@@ -99,7 +95,7 @@ impl PoolDraft {
         let slice_count = i64::try_from(contents.len()).unwrap_or(i64::MAX);
         let slices =
             contents.into_iter().enumerate().map(|(index, (devices, shared_counters))| ResourceSlice {
-                name: slice_name(node, kind, index),
+                name: slice_name(node, key, index),
                 driver: DRIVER.to_owned(),
                 pool: Pool { name: pool.clone(), generation: Offers::FIRST_GENERATION, slice_count },
                 node: NodeSelection::Name(node.as_str().to_owned()),

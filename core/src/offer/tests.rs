@@ -214,7 +214,10 @@ fn partitions_take_only_binding_counters_and_the_card_takes_all() {
     let tail = last.devices.iter().rev().take(9);
     assert!(tail.clone().all(|device| device.name.starts_with("card-")), "cards are tried last");
     let pool = &last.pool;
-    assert_eq!((pool.name.as_str(), pool.slice_count), ("node-1/aliquot-2-dynamic", 7));
+    assert_eq!(
+        (pool.name.as_str(), pool.slice_count),
+        ("node-1/aliquot-5-dynamic-080-nvidia-h100-80gb-sxm", 7)
+    );
 }
 
 #[test]
@@ -225,11 +228,11 @@ fn shares_land_on_shared_cards_before_they_break_a_dynamic_one() {
     let pools: BTreeSet<&str> = offers.slices.iter().map(|slice| slice.pool.name.as_str()).collect();
     assert_eq!(
         pools.into_iter().collect::<Vec<_>>(),
-        ["node-1/aliquot-1-shared", "node-1/aliquot-2-dynamic"]
+        ["node-1/aliquot-3-shared-016-nvidia-t4-16gb", "node-1/aliquot-5-dynamic-080-nvidia-h100-80gb-sxm"]
     );
     assert_eq!(
         offers.outcome(&inventory.cards[2].uuid).unwrap().pool.as_deref(),
-        Some("node-1/aliquot-1-shared")
+        Some("node-1/aliquot-3-shared-016-nvidia-t4-16gb")
     );
 }
 

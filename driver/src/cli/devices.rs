@@ -8,7 +8,7 @@ use aliquot_core::card::{Card, Health, Unwell};
 use aliquot_core::dra::{DeviceId, ResourceClaim};
 use aliquot_core::id::ClaimUid;
 use aliquot_core::ledger::{CardReport, Holder, Holding, Ledger, PartReport, Take};
-use aliquot_core::offer::{CardOutcome, LayoutKind, OfferedPart, PoolKind, pool_name};
+use aliquot_core::offer::{CardOutcome, LayoutKind, OfferedPart, pool_on};
 use aliquot_core::partition::Part;
 use aliquot_core::units::Bytes;
 use serde_json::{Value, json};
@@ -416,7 +416,7 @@ impl DeviceRow<'_> {
             "layout": self.outcome.and_then(|o| o.layout).map(LayoutKind::as_str),
             "why": self.outcome.map(|o| o.reason.to_string()),
             "rule": self.outcome.and_then(|o| o.rule),
-            "pool": self.outcome.and_then(|o| o.pool.as_deref()).map(|pool| own_pool(pool, node)),
+            "pool": self.outcome.and_then(|o| o.pool.as_deref()).map(|pool| pool_on(pool, &node.name)),
             "devices": self.outcome.map_or(0, |o| o.devices),
             "problems": self.outcome.iter().flat_map(|o| &o.problems).map(ToString::to_string).collect::<Vec<_>>(),
             "counters": counters,
@@ -433,15 +433,6 @@ fn node_json(node: &FleetNode, fleet: &Fleet, strangers: &Strangers) -> Value {
     let cards: Vec<Value> = rows(node, fleet, strangers).iter().map(|row| row.json(node)).collect();
     let problems: Vec<String> = node.offers.problems.iter().map(ToString::to_string).collect();
     json!({ "name": node.name.as_str(), "about": node.about, "cards": cards, "problems": problems })
-}
-
-/// The pool of a card, on this node rather than on the one it is a copy of.
-fn own_pool(pool: &str, node: &FleetNode) -> String {
-    let kind = match pool.ends_with("-dynamic") {
-        true => PoolKind::Dynamic,
-        false => PoolKind::Plain,
-    };
-    pool_name(&node.name, kind)
 }
 
 /// The beginning of a UUID, which every option takes for all of it; `-o json` has the rest.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use aliquot_core::id::NodeName;
-use aliquot_core::offer::{PoolKind, pool_name};
+use aliquot_core::offer::is_pool_of;
 use nix::fcntl::Flock;
 
 use super::parts::OpenError;
@@ -16,12 +16,10 @@ use crate::state_dir::{file, wait};
 /// Refuses promises of another node: its claims would be made again on cards that never had them. The pool of a device
 /// begins with the name of its node.
 pub(super) fn must_be_own(state: &Path, node: &NodeName, journal: &Journal) -> Result<(), OpenError> {
-    let of_node =
-        |pool: &str| pool.rsplit_once('/').map_or_else(|| pool.to_owned(), |(node, _)| node.to_owned());
-    let own = [PoolKind::Plain, PoolKind::Dynamic].map(|kind| of_node(&pool_name(node, kind)));
     for record in journal.claims.values() {
-        let mut pools = record.plan.grants.iter().map(|grant| of_node(&grant.device.pool));
-        if let Some(found) = pools.find(|pool| !own.contains(pool)) {
+        let mut pools = record.plan.grants.iter().map(|grant| grant.device.pool.as_str());
+        if let Some(pool) = pools.find(|pool| !is_pool_of(node, pool)) {
+            let found = pool.rsplit_once('/').map_or(pool, |(node, _)| node).to_owned();
             let (state, claim, expected) = (state.to_owned(), record.plan.name.clone(), node.clone());
             return Err(OpenError::OtherNode { state, claim, found, expected });
         }

@@ -156,8 +156,11 @@ pub(super) fn devices(slices: &[Value]) -> impl Iterator<Item = &Value> {
 
 /// A claim to which the first device of a card is allocated; its UID is its name.
 pub(super) fn claim_on(slices: &[Value], claim: &str, of: impl Fn(&Value) -> bool) -> Value {
-    let device = devices(slices).find(|device| of(device)).unwrap();
-    let pool = &slices[0]["spec"]["pool"]["name"];
+    let found = slices.iter().find_map(|slice| {
+        let device = devices(std::slice::from_ref(slice)).find(|device| of(device))?;
+        Some((&slice["spec"]["pool"]["name"], device))
+    });
+    let (pool, device) = found.unwrap();
     let result = json!({"request": "r", "driver": "aliquot.dev", "pool": pool, "device": device["name"]});
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::cel::{DeviceView, Selector};
-use aliquot_core::dra::Device;
+use aliquot_core::dra::{Device, ResourceSlice};
 use aliquot_driver::manifest::Object;
 use aliquot_tests::oracle::Oracle;
 use aliquot_tests::scenes::{Scene, scenes};
@@ -149,6 +149,36 @@ fn devices_say_where_their_card_is_in_every_spelling() {
     let kinds = kinds.map(|(kind, shareable)| (kind.to_owned(), shareable));
     let absent: Vec<_> = kinds.iter().filter(|kind| !found.contains(*kind)).collect();
     assert!(absent.is_empty(), "{absent:?}");
+}
+
+/// What the cluster autoscaler demands of a pool, to know a new node's by one of its devices.
+#[test]
+fn everything_in_a_pool_has_one_shape() {
+    let (mut alike, mut counted, mut several) = (0, 0, 0);
+    for scene in scenes().unwrap() {
+        let mut pools: BTreeMap<&str, Vec<&ResourceSlice>> = BTreeMap::new();
+        for slice in &scene.slices {
+            pools.entry(&slice.pool.name).or_default().push(slice);
+        }
+        if scene.slices.iter().all(|slice| slice.devices.is_empty()) {
+            continue;
+        }
+        several += usize::from(pools.len() > 1);
+        for (pool, slices) in pools {
+            let sets = slices.iter().flat_map(|slice| slice.shared_counters.iter());
+            let sets: BTreeSet<String> = sets.map(|set| format!("{:?}", set.counters)).collect();
+            let devices = slices.iter().flat_map(|slice| devices(&Object::Slice(slice).json()));
+            let shapes: BTreeSet<String> = devices.map(|device| part(&device)).collect();
+            let kinds = if sets.is_empty() { &shapes } else { &sets };
+            assert_eq!(kinds.len(), 1, "{}: {pool}: {kinds:?}", scene.name);
+            alike += usize::from(sets.is_empty());
+            counted += usize::from(!sets.is_empty());
+        }
+    }
+    assert!(
+        alike > 50 && counted > 20 && several > 5,
+        "{alike} of one kind, {counted} counted, {several} nodes"
+    );
 }
 
 fn share_selectors(scene: &Scene) -> Vec<String> {
