@@ -163,7 +163,7 @@ fn show(args: &Args, lines: &[NodeLine], sight: &Sight, terminal: &mut Terminal<
     }
     match &sight.pods {
         Err(why) => {
-            terminal.note(format_args!("note: Pods that tolerate every taint are not named: {why}"))?
+            terminal.note(format_args!("note: Pods that tolerate every taint are not named: {why}"))?;
         }
         Ok(pods) if pods.is_empty() => {}
         Ok(pods) => {
