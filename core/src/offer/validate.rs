@@ -17,7 +17,7 @@ use crate::dra::{AttributeValue, CounterSet, Device, NodeSelection, NodeSelector
 
 mod counters;
 mod device;
-mod names;
+pub(super) mod names;
 mod report;
 
 use counters::check_counter_sets;

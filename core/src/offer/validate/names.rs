@@ -11,7 +11,7 @@ pub(super) const LABEL_NAME: &str =
 pub(super) const LABEL_VALUE: &str = "a label value: at most 63 letters, digits, `-`, `_`, `.`, or nothing";
 
 /// A DNS-1123 subdomain. Kubernetes does not limit its labels to 63 characters.
-pub(super) fn is_subdomain(text: &str) -> bool {
+pub(in crate::offer) fn is_subdomain(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let part = |part: &str| {
         let bytes = part.as_bytes();
@@ -27,7 +27,7 @@ pub(super) fn is_driver(text: &str) -> bool {
     text.len() <= 63 && is_subdomain(&text.to_ascii_lowercase())
 }
 
-pub(super) fn is_pool(text: &str) -> bool {
+pub(in crate::offer) fn is_pool(text: &str) -> bool {
     text.len() <= 253 && text.split('/').all(is_subdomain)
 }
 
