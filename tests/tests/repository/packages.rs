@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use aliquot_tests::simulated::root;
+use aliquot_tests::simulated::{built, root};
 use serde_json::Value;
 
 /// Oldest C library that programs of a release run on.
@@ -61,6 +61,20 @@ fn checksums_are_those_of_all_packages() {
         fs::read_dir(&release).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let files: BTreeSet<String> = files.filter(|name| name != "SHA256SUMS").collect();
     assert_eq!(summed, files.iter().map(String::as_str).collect());
+}
+
+/// At another time, in another directory, of the same program and commit.
+#[test]
+fn second_run_makes_packages_of_the_same_bytes() {
+    let Some(release) = release() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let program = unpacked(&package(&release, "-linux.tar.gz").unwrap(), dir.path()).join("aliquot");
+    let again = dir.path().join("again");
+    let mut command = Command::new(root().join("deploy/release"));
+    command.arg("--program").arg(program).arg("--output").arg(&again);
+    done(command.env("CARGO_TARGET_DIR", built().parent().unwrap()));
+    let sums = |of: &Path| fs::read_to_string(of.join("SHA256SUMS")).unwrap();
+    assert_eq!(sums(&again), sums(&release), "packages of one commit differ");
 }
 
 #[test]
