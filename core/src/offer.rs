@@ -338,6 +338,7 @@ fn make(chosen: &ResolvedLayout, around: &Surroundings<'_>) -> CardDevices {
         // Nothing else would keep claims off it.
         let well = |built: &PartDevice| card.why_unwell(&built.offered.part).is_none();
         groups.iter_mut().for_each(|group| group.devices.retain(well));
+        groups.retain(|group| !group.devices.is_empty());
     }
     CardDevices { layout, groups, set, problems }
 }

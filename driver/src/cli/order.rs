@@ -23,6 +23,8 @@ Examples:
   aliquot order --set --context prod
   aliquot order --clear             without a trace";
 
+/// Failures that are shown.
+const FAILURES_NAMED: usize = 10;
 /// Pods that a message names.
 const PODS_NAMED: usize = 10;
 
@@ -104,17 +106,16 @@ pub(super) fn run(args: &Args, terminal: &mut Terminal<'_>) -> Result<CommandAns
     }
     let failed = lines.iter().filter(|line| line.failure.is_some()).count();
     show(args, &lines, &sight, terminal)?;
-    for line in lines.iter().take(PODS_NAMED) {
-        if let Some(failure) = &line.failure {
-            terminal.note(format_args!("error: {failure}"))?;
-        }
+    for failure in lines.iter().filter_map(|line| line.failure.as_ref()).take(FAILURES_NAMED) {
+        terminal.note(format_args!("error: {failure}"))?;
     }
     Ok(if failed > 0 { CommandAnswer::Code(3) } else { CommandAnswer::Yes })
 }
 
 /// What is to be done, by node.
 fn changes(nodes: &[TaintedNode], clear: bool) -> Vec<NodeLine> {
-    let ordered = nodes.iter().filter(|node| node.has_devices);
+    // Slices may be away for a moment: a rank that is set stays until it is cleared.
+    let ordered = nodes.iter().filter(|node| node.has_devices || node.rank != RankFound::None);
     let ranks: BTreeMap<&str, Rank> = ranks(ordered.map(|node| (node.name.as_str(), node.rank)));
     let line = |node: &TaintedNode| {
         let rank = ranks.get(node.name.as_str()).copied().filter(|_| !clear);

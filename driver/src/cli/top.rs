@@ -128,7 +128,7 @@ pub(super) struct Args {
     interval: Duration,
 
     /// Show the last refused calls of a claim (NAMESPACE/NAME, name or UID; without one, of all) and what was in their way
-    #[arg(long, value_name = "CLAIM", num_args = 0..=1, default_missing_value = "", conflicts_with = "output")]
+    #[arg(long, value_name = "CLAIM", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["output", "live"])]
     refusals: Option<String>,
 
     /// Show once, also in a terminal

@@ -242,7 +242,7 @@ pub async fn read(
             Err(ListFailure::Failed(error)) => return Err(request(error)),
         }
     }
-    // Nothing lies in all namespaces for whoever may read one.
+    // A right that ends at one namespace is none for all of them.
     if *scope == NamespaceScope::All {
         let lying = RESOURCES.iter().filter(|resource| resource.reach == ResourceReach::Namespaces);
         let names: Vec<&str> = lying.map(|resource| resource.full).collect();

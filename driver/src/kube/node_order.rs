@@ -20,7 +20,7 @@ const PAGE: usize = 500;
 const REQUEST: Duration = Duration::from_secs(10);
 /// Writes of one node until the server takes one: each conflict means that another client wrote it meanwhile.
 const WRITES_MAX: u32 = 5;
-/// Name under which the server records who wrote the taints.
+/// Name under which the server records the writer of the taints.
 const MANAGER: &str = "aliquot-order";
 
 /// A node with what its taints say.
@@ -46,7 +46,10 @@ pub async fn nodes(connection: &Connection) -> Result<Vec<TaintedNode>, String> 
     let mut offering = BTreeSet::new();
     let path = format!("/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.driver%3D{DRIVER}&");
     each(connection, "resourceslices.resource.k8s.io", &path, |slice| {
-        offering.extend(slice["spec"]["nodeName"].as_str().map(str::to_owned));
+        // A node without cards has one slice, which is empty.
+        if slice["spec"]["devices"].as_array().is_some_and(|devices| !devices.is_empty()) {
+            offering.extend(slice["spec"]["nodeName"].as_str().map(str::to_owned));
+        }
     })
     .await?;
     let mut nodes = BTreeMap::new();

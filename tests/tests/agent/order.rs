@@ -21,6 +21,13 @@ fn add(server: &FakeApiServer, name: &str, taints: &Value) {
         server.put(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
             "metadata": {"name": format!("{name}-aliquot.dev-x")},
             "spec": {"driver": "aliquot.dev", "nodeName": name,
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "card"}]}}));
+    } else {
+        // The agent of a node without cards publishes an empty slice.
+        server.put(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+            "metadata": {"name": format!("{name}-aliquot.dev-x")},
+            "spec": {"driver": "aliquot.dev", "nodeName": name, "devices": [],
                 "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}}));
     }
 }
@@ -83,6 +90,11 @@ fn ranks_are_set_kept_and_removed_beside_other_taints() {
         json!([of("gpu-0", 2, "set"), of("gpu-a", 1, "in place"), of("gpu-b", 1, "mended")])
     );
     assert_eq!((taints(&server, "gpu-0"), taints(&server, "gpu-b")), (rank(2), rank(1)));
+
+    // Slices that are away for a moment take no rank.
+    server.wipe_slices();
+    assert_eq!(order(&server, &["--set"]).code, 0);
+    assert_eq!((taints(&server, "gpu-0"), taints(&server, "gpu-a")), (rank(2), rank(1)));
 
     // Off every node, also of one without devices.
     add(&server, "web", &json!([{"key": "order.aliquot.dev/1", "effect": "PreferNoSchedule"}]));

@@ -109,7 +109,7 @@ fn tarball_has_a_program_that_runs_and_its_documents() {
 }
 
 #[test]
-fn packages_hold_no_path_of_the_machine_that_made_them() {
+fn texts_of_packages_name_no_path_of_their_machine() {
     let Some(release) = release() else { return };
     let dir = tempfile::tempdir().unwrap();
     let files = unpacked(&package(&release, "-linux.tar.gz").unwrap(), dir.path());

@@ -208,12 +208,15 @@ fn as_the_charts_account(cluster: &Cluster, nodes: &[String]) {
     for patch in [
         json!({"metadata": {"labels": {"a": "b"}}}),
         json!({"metadata": {"annotations": {"a": "b"}}}),
+        json!({"metadata": {"finalizers": ["example.com/held"]}}),
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "gone",
+            "uid": "11111111-2222-4333-8444-555555555555"}]}}),
         json!({"spec": {"unschedulable": true}}),
         json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}),
         json!({"spec": {"taints": [{"key": "order.aliquot.dev/1", "effect": "NoExecute"}]}}),
     ] {
-        let (patch, who) = (patch.to_string(), format!("--as={ACCOUNT}"));
-        let words = ["patch", "node", &nodes[0], "--type=merge", "-p", &patch, &who];
+        let (patch, account) = (patch.to_string(), format!("--as={ACCOUNT}"));
+        let words = ["patch", "node", &nodes[0], "--type=merge", "-p", &patch, &account];
         // A policy is in force some moments after it was created.
         let refused = (0..50).any(|_| {
             let output = client.kubectl_output(&[&words[..], &["--dry-run=server"]].concat(), "").unwrap();
