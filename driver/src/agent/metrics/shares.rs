@@ -43,11 +43,13 @@ pub(super) fn of_shares(registry: &mut Registry, read: &NodeReadings<'_>, pods: 
     if let Some(view) = read.view {
         for claim in &view.claims {
             for grant in &claim.grants {
-                let labels = share_labels(claim, grant, read.figures, pods);
+                let labels = share_labels(claim, grant, read.figures.container(grant), pods);
+                // A label that comes and goes would begin a counter anew at its old value, and hide the growth before.
+                let of_counters = share_labels(claim, grant, "", pods);
                 families.granted(&labels, grant, view);
                 let of_grant = |one: &&ShareUse| one.claim == grant.claim && one.share == grant.share;
                 if let Some(one) = read.uses.iter().find(of_grant) {
-                    families.used(&labels, one, || used_of(grant, view, read.figures));
+                    families.used([&labels, &of_counters], one, || used_of(grant, view, read.figures));
                 }
             }
         }
@@ -66,7 +68,12 @@ impl ShareFamilies {
     }
 
     /// Of a share without limits of ours, and of one whose region cannot be read, the shim counts nothing.
-    fn used(&self, labels: &Labels, one: &ShareUse, by_driver: impl FnOnce() -> Option<Bytes>) {
+    fn used(
+        &self,
+        [labels, of_counters]: [&Labels; 2],
+        one: &ShareUse,
+        by_driver: impl FnOnce() -> Option<Bytes>,
+    ) {
         let is_held = one.enforcement.condition().0 == Truth::True;
         self.enforced.get_or_create(labels).set(i64::from(is_held));
         match &one.enforcement {
@@ -78,9 +85,9 @@ impl ShareFamilies {
             EnforcementState::Broken(_) => {}
             EnforcementState::Observed | EnforcementState::Bypassed(_) | EnforcementState::Unused => {
                 self.used.get_or_create(labels).set(whole(one.used.0));
-                self.denied.get_or_create(labels).inc_by(one.denied);
+                self.denied.get_or_create(of_counters).inc_by(one.denied);
                 let seconds = Duration::from_nanos(one.device_nanos).as_secs_f64();
-                self.seconds.get_or_create(labels).inc_by(seconds);
+                self.seconds.get_or_create(of_counters).inc_by(seconds);
                 self.throttled.get_or_create(labels).set(i64::from(one.throttled));
             }
         }
@@ -113,7 +120,7 @@ fn used_of(grant: &Grant, view: &NodeView, figures: &CardFigures) -> Option<Byte
     figures.used.get(visible).map(|used| used.in_use)
 }
 
-fn share_labels(claim: &HeldClaim, grant: &Grant, figures: &CardFigures, pods: &PodNames) -> Labels {
+fn share_labels(claim: &HeldClaim, grant: &Grant, container: &str, pods: &PodNames) -> Labels {
     let (namespace, name) = claim.name.split_once('/').unwrap_or(("", &claim.name));
     let profile = match &grant.part {
         Part::Partition { template, .. } => template.to_string(),
@@ -123,7 +130,7 @@ fn share_labels(claim: &HeldClaim, grant: &Grant, figures: &CardFigures, pods: &
         ("UUID", grant.card.to_string()),
         ("namespace", namespace.to_owned()),
         ("pod", pods.of(&claim.uid)),
-        ("container", figures.container(grant).to_owned()),
+        ("container", container.to_owned()),
         ("dra_claim_name", name.to_owned()),
         ("dra_claim_request", grant.request.clone()),
         ("dra_device_name", grant.device.device.clone()),
