@@ -153,13 +153,15 @@ fn look_that_never_comes_is_awaited_once() {
         begun.elapsed()
     };
     assert!(took(&mut program, 512) >= Duration::from_millis(100));
-    let wanted = scene.files.counter(usage::LOOK_WANTED);
+    // The word behind it counts recorded refusals.
+    let looks = |scene: &Scene| scene.files.counter(usage::LOOK_WANTED) & u64::from(u32::MAX);
+    let wanted = looks(&scene);
     for _ in 0..10 {
         took(&mut program, 512);
     }
-    assert_eq!(scene.files.counter(usage::LOOK_WANTED), wanted, "no other refusal waits");
+    assert_eq!(looks(&scene), wanted, "no other refusal waits");
     scene.files.publish_residue(LIMIT, 2);
     took(&mut program, 2 * LIMIT);
-    assert_eq!(scene.files.counter(usage::LOOK_WANTED), wanted, "no look makes room for it");
+    assert_eq!(looks(&scene), wanted, "no look makes room for it");
     program.end();
 }
